@@ -1,0 +1,1 @@
+"""Aegaeon: token-level multi-model LLM serving over gRPC."""

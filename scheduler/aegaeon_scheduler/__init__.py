@@ -1,0 +1,1 @@
+"""The scheduler daemon: plans turns, never imports torch."""

@@ -1,0 +1,1 @@
+"""The worker daemon: one device, its memory, weights, KV and kernels."""

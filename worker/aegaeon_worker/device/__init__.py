@@ -1,0 +1,1 @@
+"""Devices: physical memory in chunks, virtual ranges, copies."""

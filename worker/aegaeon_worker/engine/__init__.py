@@ -1,0 +1,1 @@
+"""The engine: turns as continuous batches on a thread of its own."""

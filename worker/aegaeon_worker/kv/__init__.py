@@ -1,0 +1,1 @@
+"""KV blocks on the device and in host slabs."""

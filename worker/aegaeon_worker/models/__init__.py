@@ -1,0 +1,1 @@
+"""Models: checkpoints, the generic transformers path, paged attention."""

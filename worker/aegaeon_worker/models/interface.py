@@ -1,0 +1,73 @@
+"""What the engine asks of a model, however it is implemented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.weights.layout import WeightLayout
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """One forward pass over several sequences, packed without padding.
+
+    Row order is sequence order. Sequence ``s`` contributes ``query_lens[s]`` new tokens; after the
+    pass its KV holds ``context_lens[s]`` tokens (the new ones included).
+    """
+
+    token_ids: torch.Tensor
+    """int64 [T]: the new tokens of all sequences, one after another."""
+    positions: torch.Tensor
+    """int64 [T]: position of each token in its sequence."""
+    query_lens: tuple[int, ...]
+    """New tokens per sequence; all 1 in a pure decode step."""
+    context_lens: tuple[int, ...]
+    """Tokens in each sequence's KV after this pass."""
+    block_tables: torch.Tensor
+    """int64 [S, B]: block ids into ``kv``, padded with 0 past each sequence's own blocks."""
+    kv: torch.Tensor
+    """[num_blocks, num_layers, 2, BLOCK_TOKENS, num_kv_heads, head_dim]: the model's KV range.
+
+    Only blocks named in ``block_tables`` are mapped; touching any other one faults.
+    """
+    logit_rows: torch.Tensor
+    """int64 [R]: the rows of ``[0, T)`` whose logits are wanted."""
+
+
+class ServedModel(Protocol):
+    """A model without storage of its own: weights are bound to views of its device range."""
+
+    layout: WeightLayout
+    kv_shape: KvShape
+    vocab_size: int
+    max_model_len: int
+
+    def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Point every parameter at ``tensors`` (name → view). Called once; addresses never move."""
+
+    def forward(self, step: StepInput) -> torch.Tensor:
+        """Run one pass; write the new K and V into ``step.kv``; return float32 logits [R, vocab]."""
+
+
+@dataclass(frozen=True)
+class CheckpointReader:
+    """How to fill a layout from files: ``fill(name, out)`` writes one tensor into ``out``."""
+
+    fingerprint: str
+    """Identity of the weights: changes when any file, the dtype or the layout changes."""
+    fill_all: Callable[[Mapping[str, torch.Tensor]], None]
+    """Write every tensor of the layout into the given views, reading each file once."""
+
+
+class ModelLoader(Protocol):
+    """Opens a checkpoint folder: cheap, reads headers and configs only."""
+
+    def open(self, path: Path, *, dtype: torch.dtype, max_model_len: int | None,
+             trust_remote_code: bool) -> tuple[ServedModel, CheckpointReader]:
+        """Raise ``ModelLoadError`` naming file and reason when it cannot be served."""

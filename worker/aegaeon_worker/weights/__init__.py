@@ -1,0 +1,1 @@
+"""The weight cache: packed files in shared memory."""
