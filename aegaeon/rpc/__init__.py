@@ -1,0 +1,1 @@
+"""What every gRPC endpoint of the project shares: channels, servers, errors, life times."""

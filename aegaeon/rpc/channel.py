@@ -1,0 +1,56 @@
+"""Channels and servers with the project's limits and keepalive, the same on both ends."""
+
+from __future__ import annotations
+
+import grpc
+
+#: Largest message either end accepts, in bytes: a prompt of about 16 million tokens.
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+#: Both sides of the contract; a worker of another number is refused at registration.
+CONTRACT_VERSION = 1
+
+_LIMITS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+]
+# A dead TCP peer is noticed in 15 s even when no message is due; pings on idle connections are
+# allowed on both ends, or the server would answer them with GOAWAY (too_many_pings).
+_KEEPALIVE: list[tuple[str, int]] = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+def server_options() -> list[tuple[str, int]]:
+    """Options of every server."""
+    return [
+        *_LIMITS,
+        *_KEEPALIVE,
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        # Two daemons must never share a port by accident: the second bind fails instead.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def channel_options() -> list[tuple[str, int]]:
+    """Options of every channel."""
+    return [
+        *_LIMITS,
+        *_KEEPALIVE,
+        # A restarted daemon is found again within a second, not after the default of two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        # Channels in one process must not share a connection: each has its own flow control.
+        ("grpc.use_local_subchannel_pool", 1),
+        # Proxies from the environment never apply between the project's own daemons.
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel to ``host:port`` or ``unix:path``; connects lazily. Needs a running loop."""
+    return grpc.aio.insecure_channel(address, options=channel_options())

@@ -1,0 +1,1 @@
+"""Generated from proto/aegaeon/v1; do not edit."""
