@@ -19,8 +19,8 @@ GRACE_S = 10.0
 def watch_lifeline(fd: int) -> None:
     """Stop this process once the writing end of ``fd`` is closed.
 
-    First SIGTERM to itself, for the ordinary clean stop; if that takes longer than ``GRACE_S``, exit
-    hard, so that not even a stuck kernel keeps the process alive.
+    First SIGTERM to itself, for the ordinary clean stop; if that takes longer than ``GRACE_S``,
+    exit hard, so that not even a stuck kernel keeps the process alive.
     """
     threading.Thread(target=_wait_for_end, args=(fd,), name="lifeline", daemon=True).start()
 

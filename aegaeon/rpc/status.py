@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import any_pb2
@@ -62,7 +62,7 @@ _BARE_CODES: dict[grpc.StatusCode, ErrorReason] = {
 
 def to_detail(error: AegaeonError) -> errors_pb2.ErrorDetail:
     """The error as the contract's message."""
-    reason = errors_pb2.ErrorReason.Name(error.reason.value)  # type: ignore[arg-type]
+    reason = errors_pb2.ErrorReason.Name(error.reason.value)
     return errors_pb2.ErrorDetail(reason=reason, message=error.message, metadata=error.metadata)
 
 
@@ -78,7 +78,7 @@ def from_detail(detail: errors_pb2.ErrorDetail) -> AegaeonError:
 
 
 async def abort(
-    context: grpc.aio.ServicerContext,  # type: ignore[type-arg]
+    context: Any,  # grpc.aio.ServicerContext; its published stubs lack abort_with_status
     error: AegaeonError,
 ) -> NoReturn:
     """End the call with the error's status and its ErrorDetail."""
@@ -87,7 +87,7 @@ async def abort(
     packed.Pack(to_detail(error))
     number: int = code.value[0]
     status = status_pb2.Status(
-        code=code_pb2.Code.Name(number),  # type: ignore[arg-type]
+        code=code_pb2.Code.Name(number),
         message=error.message,
         details=[packed],
     )
