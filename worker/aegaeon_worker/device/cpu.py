@@ -1,0 +1,200 @@
+"""The CPU as a device: a capacity-limited pool with the same chunks and ranges as a GPU."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+
+import torch
+
+from aegaeon_worker.device import libc
+from aegaeon_worker.device.errors import DeviceMemoryError
+from aegaeon_worker.device.host_memory import available_nbytes, byte_view, tensor_at
+from aegaeon_worker.device.interface import VirtualRange
+from aegaeon_worker.device.pool import DevicePool
+
+DEFAULT_CHUNK_NBYTES = 32 << 20
+
+
+class CpuRange:
+    """A ``VirtualRange`` of a ``CpuDevice``; chunks move in and out of it as whole pages."""
+
+    def __init__(self, device: CpuDevice, name: str, num_positions: int) -> None:
+        self._device = device
+        self._chunk_nbytes = device.pool.chunk_nbytes
+        self._num_positions = num_positions
+        self._chunks: dict[int, int] = {}
+        self.name = name
+        self.nbytes = num_positions * self._chunk_nbytes
+        self._base = libc.map_private(self.nbytes)
+
+    @property
+    def mapped(self) -> frozenset[int]:
+        """Positions that are backed by a chunk."""
+        return frozenset(self._chunks)
+
+    def map(self, positions: Iterable[int]) -> None:
+        """Back ``positions`` with chunks from the pool: all of them, or an error and none."""
+        wanted = list(positions)
+        self._check_unmapped(wanted)
+        chunks = self._device.pool.take(self.name, len(wanted))
+        moved: list[int] = []
+        try:
+            for position, chunk in zip(wanted, chunks, strict=True):
+                self._move(self._device.parking(chunk), self._address(position))
+                moved.append(position)
+                self._chunks[position] = chunk
+        except OSError as error:
+            self._withdraw(moved)
+            self._device.pool.give_back(self.name, chunks)
+            raise DeviceMemoryError(f"cannot map {len(wanted)} chunks of {self.name}") from error
+
+    def unmap(self, positions: Iterable[int]) -> None:
+        """Give the chunks of ``positions`` back to the pool; ``ValueError`` if one has none."""
+        leaving = list(positions)
+        absent = [position for position in leaving if position not in self._chunks]
+        if absent or len(set(leaving)) != len(leaving):
+            raise ValueError(f"{self.name}: positions not mapped: {absent}, of {leaving}")
+        chunks = [self._chunks[position] for position in leaving]
+        self._withdraw(leaving)
+        self._device.pool.give_back(self.name, chunks)
+
+    def tensor(self, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        """A dense tensor over the range, ``offset`` in bytes; making it touches no memory."""
+        count = 1
+        for size in shape:
+            count *= size
+        end = offset + count * dtype.itemsize
+        if offset < 0 or end > self.nbytes:
+            raise ValueError(f"bytes [{offset}, {end}) are outside {self.name} of {self.nbytes}")
+        return tensor_at(self._base + offset, dtype, shape)
+
+    def release(self) -> None:
+        """Unmap everything and end the reservation; its tensors must never be touched again."""
+        if self._device.forget(self):
+            self.unmap(list(self._chunks))
+            libc.unmap(self._base, self.nbytes)
+
+    def _check_unmapped(self, positions: list[int]) -> None:
+        for position in positions:
+            if not 0 <= position < self._num_positions:
+                raise ValueError(
+                    f"{self.name} has positions 0 to {self._num_positions - 1}, not {position}"
+                )
+        doubled = [position for position in positions if position in self._chunks]
+        if doubled or len(set(positions)) != len(positions):
+            raise ValueError(f"{self.name}: positions mapped already: {doubled}, of {positions}")
+
+    def _address(self, position: int) -> int:
+        return self._base + position * self._chunk_nbytes
+
+    def _move(self, source: int, target: int) -> None:
+        libc.move_pages(source, target, self._chunk_nbytes)
+
+    def _withdraw(self, positions: list[int]) -> None:
+        for position in positions:
+            address = self._address(position)
+            self._move(address, self._device.parking(self._chunks.pop(position)))
+            # The kernel leaves the vacated addresses reserved but readable as zeros; a stale
+            # reader must fault instead of computing with zeros.
+            libc.forbid_access(address, self._chunk_nbytes)
+
+
+class _DoneMark:
+    """Copies on the CPU are done when they return."""
+
+    def wait(self) -> None:
+        """Nothing is outstanding."""
+
+
+class CpuDevice:
+    """A ``Device`` whose chunks are private huge pages.
+
+    A free chunk lies in a parking range; mapping moves its pages to the model's range by
+    ``mremap``, so the bytes are never copied, later touches take no page fault, and addresses are
+    as fixed as on a GPU. Pages are first allocated when touched, so an idle worker holds little.
+    """
+
+    torch_device = torch.device("cpu")
+
+    def __init__(self, nbytes: int, chunk_nbytes: int = DEFAULT_CHUNK_NBYTES) -> None:
+        """Offer ``nbytes`` (rounded down to whole chunks of a multiple of 2 MiB).
+
+        ``DeviceMemoryError`` if the machine has less available, before anything is reserved.
+        """
+        if chunk_nbytes < 1 or chunk_nbytes % libc.HUGE_PAGE_NBYTES:
+            raise ValueError(
+                f"chunks must be a multiple of {libc.HUGE_PAGE_NBYTES} bytes, not {chunk_nbytes}"
+            )
+        if nbytes < chunk_nbytes:
+            raise DeviceMemoryError(
+                f"device memory of {nbytes} bytes is less than one chunk of {chunk_nbytes} bytes"
+            )
+        available = available_nbytes()
+        if nbytes > available:
+            raise DeviceMemoryError(
+                f"device memory of {nbytes} bytes was asked for, but this machine has only "
+                f"{available} bytes available; lower the worker's device memory"
+            )
+        self.pool = DevicePool(nbytes // chunk_nbytes, chunk_nbytes)
+        _require_page_moves()
+        self._ranges: dict[str, CpuRange] = {}
+        self._base = libc.map_private(self.pool.nbytes)
+        libc.allow_access(self._base, self.pool.nbytes)
+        libc.advise(self._base, self.pool.nbytes, mmap.MADV_HUGEPAGE)
+        self._closed = False
+
+    def parking(self, chunk: int) -> int:
+        """The address where ``chunk`` lies while it is free."""
+        return self._base + chunk * self.pool.chunk_nbytes
+
+    def reserve(self, name: str, nbytes: int) -> CpuRange:
+        """Reserve addresses for at least ``nbytes`` bytes; names are unique while reserved."""
+        if name in self._ranges:
+            raise ValueError(f"a range named {name} is reserved already")
+        reserved = CpuRange(self, name, max(1, self.pool.chunks_for(nbytes)))
+        self._ranges[name] = reserved
+        return reserved
+
+    def forget(self, leaving: CpuRange) -> bool:
+        """Take a range off the list of open ones; false if it was released before."""
+        return self._ranges.pop(leaving.name, None) is not None
+
+    def copy_in(self, target: VirtualRange, offset: int, source: torch.Tensor) -> None:
+        """Copy a contiguous host tensor's bytes to ``offset`` of a mapped range."""
+        data = byte_view(source)
+        target.tensor(offset, torch.uint8, (data.numel(),)).copy_(data)
+
+    def copy_out(self, source: VirtualRange, offset: int, target: torch.Tensor) -> None:
+        """Fill a contiguous host tensor from ``offset`` of a mapped range."""
+        data = byte_view(target)
+        data.copy_(source.tensor(offset, torch.uint8, (data.numel(),)))
+
+    def mark(self) -> _DoneMark:
+        """A mark after every copy so far."""
+        return _DoneMark()
+
+    def synchronize(self) -> None:
+        """Return at once: copies are done when they return."""
+
+    def close(self) -> None:
+        """Release every range and all physical memory; closing twice is harmless."""
+        if self._closed:
+            return
+        for reserved in list(self._ranges.values()):
+            reserved.release()
+        libc.unmap(self._base, self.pool.nbytes)
+        self._closed = True
+
+
+def _require_page_moves() -> None:
+    """Move one page, so that an old kernel is refused at start and not in the first turn."""
+    base = libc.map_private(2 * mmap.PAGESIZE)
+    try:
+        libc.move_pages(base, base + mmap.PAGESIZE, mmap.PAGESIZE)
+    except OSError as error:
+        raise DeviceMemoryError(
+            "the CPU device needs mremap with MREMAP_DONTUNMAP: a Linux kernel from 5.7 on"
+        ) from error
+    finally:
+        libc.unmap(base, 2 * mmap.PAGESIZE)

@@ -1,0 +1,19 @@
+"""Errors of device memory."""
+
+from __future__ import annotations
+
+
+class DeviceMemoryError(Exception):
+    """Device memory cannot be provided as asked."""
+
+
+class OutOfChunks(DeviceMemoryError):  # noqa: N818 (names a state that callers handle, not a fault)
+    """The pool has fewer free chunks than asked for; nothing was taken."""
+
+    def __init__(self, owner: str, needed: int, free: int, total: int, chunk_nbytes: int) -> None:
+        super().__init__(
+            f"{owner} needs {needed} chunks of {chunk_nbytes} bytes, but only {free} of {total} "
+            f"are free; evict weights or KV first, or give the worker more device memory"
+        )
+        self.needed = needed
+        self.free = free

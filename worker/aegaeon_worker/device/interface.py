@@ -1,0 +1,92 @@
+"""What the rest of the worker asks of a device, CPU or GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+
+from aegaeon_worker.device.pool import DevicePool
+
+
+class VirtualRange(Protocol):
+    """Addresses reserved for one purpose, backed by chunks only where mapped.
+
+    The addresses never change until ``release``. Position ``p`` covers bytes
+    ``[p * chunk_nbytes, (p + 1) * chunk_nbytes)``. Touching a position that is not mapped faults.
+    """
+
+    @property
+    def name(self) -> str:
+        """The owner of this range's chunks in the pool's ledger."""
+
+    @property
+    def nbytes(self) -> int:
+        """Reserved bytes, a multiple of the chunk size."""
+
+    @property
+    def mapped(self) -> frozenset[int]:
+        """Positions that are backed by a chunk."""
+
+    def map(self, positions: Iterable[int]) -> None:
+        """Back ``positions`` with chunks from the pool: all of them, or an error and none.
+
+        Contents are undefined. ``OutOfChunks`` if the pool lacks chunks; ``ValueError`` for a
+        position outside the range or mapped already.
+        """
+
+    def unmap(self, positions: Iterable[int]) -> None:
+        """Give the chunks of ``positions`` back to the pool; ``ValueError`` if one has none."""
+
+    def tensor(self, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        """A dense tensor over the range, ``offset`` in bytes.
+
+        Making it touches no memory, so it may be made before its bytes are mapped.
+        """
+
+    def release(self) -> None:
+        """Unmap everything and end the reservation; its tensors must never be touched again."""
+
+
+class CopyMark(Protocol):
+    """A point in a device's queue of copies."""
+
+    def wait(self) -> None:
+        """Order all compute issued from now on after the copies issued before this mark."""
+
+
+class Device(Protocol):
+    """One accelerator's memory."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where tensors over this device's ranges live."""
+
+    @property
+    def pool(self) -> DevicePool:
+        """The ledger of the physical chunks."""
+
+    def reserve(self, name: str, nbytes: int) -> VirtualRange:
+        """Reserve addresses for at least ``nbytes`` bytes; names are unique while reserved."""
+
+    def copy_in(self, target: VirtualRange, offset: int, source: torch.Tensor) -> None:
+        """Queue a copy of a contiguous host tensor's bytes to ``offset`` of a mapped range.
+
+        ``source`` must stay valid and unchanged until ``synchronize``.
+        """
+
+    def copy_out(self, source: VirtualRange, offset: int, target: torch.Tensor) -> None:
+        """Queue a copy from ``offset`` of a mapped range that fills a contiguous host tensor.
+
+        ``target`` holds the bytes after ``synchronize``.
+        """
+
+    def mark(self) -> CopyMark:
+        """A mark after every copy queued so far."""
+
+    def synchronize(self) -> None:
+        """Block until every queued copy is done."""
+
+    def close(self) -> None:
+        """Release every range and all physical memory."""
