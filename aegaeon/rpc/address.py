@@ -1,0 +1,61 @@
+"""Addresses: ``host:port`` or ``unix:path``."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from pathlib import Path
+
+import grpc
+
+from aegaeon.errors import ConfigError
+
+#: Longest socket path that the kernel takes, in bytes.
+_MAX_UNIX_PATH = 107
+
+
+def bind(server: grpc.aio.Server, listen: str, *, insecure_bind: bool) -> str:
+    """Bind ``server`` to ``listen`` and return the address that clients dial.
+
+    Port 0 picks a free port. A stale socket file of a dead process is replaced. ``ConfigError`` for
+    an address in use, a path too long, or a TCP address beyond loopback without ``insecure_bind``:
+    nothing here is encrypted.
+    """
+    if listen.startswith("unix:"):
+        _clear_stale_socket(Path(listen.removeprefix("unix:")))
+    elif not insecure_bind and not _is_loopback(listen):
+        raise ConfigError(
+            f"{listen} is reachable from other machines and this connection is not encrypted; "
+            f"listen on 127.0.0.1 or a unix socket, or allow it with --insecure-bind"
+        )
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {listen}: {error}") from error
+    if listen.startswith("unix:"):
+        return listen
+    return f"{listen.rpartition(':')[0]}:{port}"
+
+
+def _is_loopback(listen: str) -> bool:
+    host = listen.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _clear_stale_socket(path: Path) -> None:
+    if len(str(path).encode()) > _MAX_UNIX_PATH:
+        raise ConfigError(f"socket path {path} is longer than {_MAX_UNIX_PATH} bytes; shorten it")
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        else:
+            raise ConfigError(f"socket {path} is in use by another process; choose another path")

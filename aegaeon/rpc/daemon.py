@@ -1,0 +1,59 @@
+"""The life of a daemon: serve, tell that it is ready, wait for a reason to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+
+from aegaeon.errors import AegaeonError
+from aegaeon.rpc.lifeline import watch_lifeline
+from aegaeon.rpc.notify import notify
+
+
+class StopSignal:
+    """Set by SIGTERM or SIGINT; needs a running loop."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._event.set)
+
+    async def wait(self) -> None:
+        """Return once the process was asked to stop."""
+        await self._event.wait()
+
+
+def announce_ready(address: str, ready_fd: int | None) -> None:
+    """Tell whoever waits: one JSON line on ``ready_fd``, and READY=1 to the service manager."""
+    if ready_fd is not None:
+        with os.fdopen(ready_fd, "w") as pipe:
+            pipe.write(json.dumps({"address": address, "pid": os.getpid()}) + "\n")
+    notify("READY=1")
+
+
+def run_daemon(main: Coroutine[None, None, None], *, name: str, lifeline_fd: int | None) -> int:
+    """Run ``main`` on uvloop to its end; returns the process's exit status.
+
+    Errors of the project's own family are one line on stderr and status 1: they say what to do.
+    """
+    logging.basicConfig(
+        level=os.environ.get("AEGAEON_LOG_LEVEL", "INFO").upper(),
+        format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    if lifeline_fd is not None:
+        watch_lifeline(lifeline_fd)
+    try:
+        import uvloop
+
+        uvloop.run(main)
+    except AegaeonError as error:
+        logging.getLogger(name).critical("%s", error)
+        return 1
+    return 0
