@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61\x65gaeon/v1/errors.proto\x12\naegaeon.v1\"\xb1\x01\n\x0b\x45rrorDetail\x12\'\n\x06reason\x18\x01 \x01(\x0e\x32\x17.aegaeon.v1.ErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x37\n\x08metadata\x18\x03 \x03(\x0b\x32%.aegaeon.v1.ErrorDetail.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\xca\x05\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x45RROR_REASON_EMPTY_PROMPT\x10\x01\x12 \n\x1c\x45RROR_REASON_PROMPT_TOO_LONG\x10\x02\x12(\n$ERROR_REASON_TOKEN_OUT_OF_VOCABULARY\x10\x03\x12\x1e\n\x1a\x45RROR_REASON_INVALID_FIELD\x10\x04\x12 \n\x1c\x45RROR_REASON_MODEL_NOT_FOUND\x10\x05\x12 \n\x1c\x45RROR_REASON_MODEL_NOT_READY\x10\x06\x12\x1b\n\x17\x45RROR_REASON_QUEUE_FULL\x10\x07\x12$\n ERROR_REASON_INSUFFICIENT_MEMORY\x10\x08\x12#\n\x1f\x45RROR_REASON_CHECKPOINT_INVALID\x10\t\x12\"\n\x1e\x45RROR_REASON_MODEL_UNSUPPORTED\x10\n\x12\x1c\n\x18\x45RROR_REASON_WORKER_LOST\x10\x0b\x12!\n\x1d\x45RROR_REASON_TOPOLOGY_INVALID\x10\x0c\x12\"\n\x1e\x45RROR_REASON_CONTRACT_MISMATCH\x10\r\x12\x1d\n\x19\x45RROR_REASON_ENGINE_FAULT\x10\x0e\x12\x1e\n\x1a\x45RROR_REASON_SHUTTING_DOWN\x10\x0f\x12\"\n\x1e\x45RROR_REASON_DEADLINE_EXCEEDED\x10\x10\x12\x1a\n\x16\x45RROR_REASON_CANCELLED\x10\x11\x12\x1c\n\x18\x45RROR_REASON_STALE_LEASE\x10\x12\x12\x1f\n\x1b\x45RROR_REASON_MODEL_DRAINING\x10\x13\x12\x1f\n\x1b\x45RROR_REASON_MODEL_CONFLICT\x10\x14\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61\x65gaeon/v1/errors.proto\x12\naegaeon.v1\"\xd8\x01\n\x0b\x45rrorDetail\x12/\n\x06reason\x18\x01 \x01(\x0e\x32\x17.aegaeon.v1.ErrorReasonR\x06reason\x12\x18\n\x07message\x18\x02 \x01(\tR\x07message\x12\x41\n\x08metadata\x18\x03 \x03(\x0b\x32%.aegaeon.v1.ErrorDetail.MetadataEntryR\x08metadata\x1a;\n\rMetadataEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01*\xca\x05\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x45RROR_REASON_EMPTY_PROMPT\x10\x01\x12 \n\x1c\x45RROR_REASON_PROMPT_TOO_LONG\x10\x02\x12(\n$ERROR_REASON_TOKEN_OUT_OF_VOCABULARY\x10\x03\x12\x1e\n\x1a\x45RROR_REASON_INVALID_FIELD\x10\x04\x12 \n\x1c\x45RROR_REASON_MODEL_NOT_FOUND\x10\x05\x12 \n\x1c\x45RROR_REASON_MODEL_NOT_READY\x10\x06\x12\x1b\n\x17\x45RROR_REASON_QUEUE_FULL\x10\x07\x12$\n ERROR_REASON_INSUFFICIENT_MEMORY\x10\x08\x12#\n\x1f\x45RROR_REASON_CHECKPOINT_INVALID\x10\t\x12\"\n\x1e\x45RROR_REASON_MODEL_UNSUPPORTED\x10\n\x12\x1c\n\x18\x45RROR_REASON_WORKER_LOST\x10\x0b\x12!\n\x1d\x45RROR_REASON_TOPOLOGY_INVALID\x10\x0c\x12\"\n\x1e\x45RROR_REASON_CONTRACT_MISMATCH\x10\r\x12\x1d\n\x19\x45RROR_REASON_ENGINE_FAULT\x10\x0e\x12\x1e\n\x1a\x45RROR_REASON_SHUTTING_DOWN\x10\x0f\x12\"\n\x1e\x45RROR_REASON_DEADLINE_EXCEEDED\x10\x10\x12\x1a\n\x16\x45RROR_REASON_CANCELLED\x10\x11\x12\x1c\n\x18\x45RROR_REASON_STALE_LEASE\x10\x12\x12\x1f\n\x1b\x45RROR_REASON_MODEL_DRAINING\x10\x13\x12\x1f\n\x1b\x45RROR_REASON_MODEL_CONFLICT\x10\x14\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ERRORDETAIL_METADATAENTRY']._loaded_options = None
   _globals['_ERRORDETAIL_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_ERRORREASON']._serialized_start=220
-  _globals['_ERRORREASON']._serialized_end=934
+  _globals['_ERRORREASON']._serialized_start=259
+  _globals['_ERRORREASON']._serialized_end=973
   _globals['_ERRORDETAIL']._serialized_start=40
-  _globals['_ERRORDETAIL']._serialized_end=217
-  _globals['_ERRORDETAIL_METADATAENTRY']._serialized_start=170
-  _globals['_ERRORDETAIL_METADATAENTRY']._serialized_end=217
+  _globals['_ERRORDETAIL']._serialized_end=256
+  _globals['_ERRORDETAIL_METADATAENTRY']._serialized_start=197
+  _globals['_ERRORDETAIL_METADATAENTRY']._serialized_end=256
 # @@protoc_insertion_point(module_scope)
