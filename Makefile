@@ -1,0 +1,76 @@
+# Every target sets up what it needs: Python packages in $(VENV), Node.js packages of the example.
+# The machine needs Python 3.11 or newer, make, Node.js 20 or newer and a C++ compiler.
+
+VENV ?= .venv
+PYTHONS ?= python3 python3.13 python3.12 python3.11
+
+BIN := $(abspath $(VENV))/bin
+# Named after what was installed, and for which folder, so that a stale environment is refreshed.
+STAMP := $(VENV)/.installed-$(shell (echo "$(CURDIR)"; cat pyproject.toml constraints.txt) | cksum | cut -d ' ' -f 1)
+NODE := examples/node
+NODE_STAMP := $(NODE)/node_modules/.package-lock.json
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint proto proto-check bench wheel clean
+
+help: ## List the targets.
+	@sed -n 's/^\([a-z-]*\):.*## /  \1	/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(STAMP) $(NODE_STAMP) ## Install everything for development.
+
+demo: $(STAMP) ## Serve two models with one worker and print what they write.
+	$(BIN)/python examples/demo.py
+
+# The model is fetched first, so that no test waits for the network.
+test: setup ## Run all tests.
+	$(BIN)/python -m aegaeon.demo_model
+	$(BIN)/python -m pytest
+
+lint: setup ## Check style, types and the contract.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+
+proto: setup ## Generate the stubs from proto/.
+	rm -rf aegaeon/v1/*_pb2* $(NODE)/gen
+	PATH="$(BIN):$$PATH" buf generate
+
+proto-check: setup ## Fail when the stubs are out of date.
+	@out=$$(mktemp -d) && trap 'rm -rf "$$out"' EXIT && \
+	PATH="$(BIN):$$PATH" buf generate --output "$$out" && \
+	diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ aegaeon/v1 "$$out/aegaeon/v1" && \
+	diff --recursive --brief $(NODE)/gen "$$out/$(NODE)/gen" || \
+	{ echo 'The stubs are out of date: run `make proto` and commit what it writes.' >&2; exit 1; }
+
+bench: $(STAMP) ## Measure the whole stack on this machine's CPU, with transformers beside it.
+	$(BIN)/python -m benchmarks.cpu_stack
+
+wheel: $(STAMP) ## Build the wheel into dist/.
+	rm -rf build dist
+	$(BIN)/python -m build --wheel
+
+clean: ## Remove everything that the other targets made in this folder.
+	rm -rf .venv build dist *.egg-info $(NODE)/node_modules
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find aegaeon scheduler worker tests benchmarks examples tools -name __pycache__ -prune -exec rm -rf {} +
+
+# torch comes alone and pinned: a looser requirement would let pip prefer a build of several
+# gigabytes for another device.
+$(STAMP):
+	@for python in $(PYTHONS); do \
+	  if $$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "$$python -m venv $(VENV)"; exec $$python -m venv $(VENV); \
+	  fi; \
+	done; \
+	echo 'No Python 3.11 or newer with the venv module found among: $(PYTHONS)' >&2; exit 1
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	rm -f $(VENV)/.installed-*
+	touch $@
+
+$(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json
+	cd $(NODE) && npm ci
+	touch $@

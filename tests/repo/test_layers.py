@@ -1,0 +1,78 @@
+"""Which package may import what, read from the source and tried out."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.repo.checkout import PACKAGES, ROOT
+
+#: Top-level modules that a package must not import, at any depth of its code.
+FORBIDDEN = {
+    "aegaeon": {"aegaeon_scheduler", "aegaeon_worker", "torch"},
+    "aegaeon_scheduler": {"aegaeon_worker", "torch", "transformers"},
+    "aegaeon_worker": {"aegaeon_scheduler"},
+}
+
+
+def imports(folder: Path) -> Iterator[tuple[str, str]]:
+    """Every import in a package: where it stands, and the top-level module it names."""
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module]
+            for name in names:
+                where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+                yield where, name.partition(".")[0]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_stay_within_the_layer(package: str) -> None:
+    found = [
+        f"{where} imports {module}"
+        for where, module in imports(PACKAGES[package])
+        if module in FORBIDDEN[package]
+    ]
+    assert not found
+
+
+def test_a_running_scheduler_holds_no_torch() -> None:
+    code = (
+        "import importlib, pkgutil, sys, aegaeon_scheduler as package\n"
+        "for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "print(*{'torch', 'transformers', 'aegaeon_worker'} & set(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    requirements = [*project["dependencies"], *extras["demo"], *extras["gpu"]]
+    declared = {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
+    owners = packages_distributions()
+    # A namespace package (google) has several owners; one of them declared is enough.
+    found = [
+        f"{where} imports {module}"
+        for package in PACKAGES.values()
+        for where, module in imports(package)
+        if module not in sys.stdlib_module_names and module not in PACKAGES
+        if not {canonicalize_name(owner) for owner in owners.get(module, [])} & declared
+    ]
+    assert not found
