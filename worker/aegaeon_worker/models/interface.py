@@ -52,7 +52,7 @@ class ServedModel(Protocol):
         """Point every parameter at ``tensors`` (name → view). Called once; addresses never move."""
 
     def forward(self, step: StepInput) -> torch.Tensor:
-        """Run one pass; write the new K and V into ``step.kv``; return float32 logits [R, vocab]."""
+        """Run one pass; write new K and V into ``step.kv``; return float32 logits [R, vocab]."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class CheckpointReader:
 class ModelLoader(Protocol):
     """Opens a checkpoint folder: cheap, reads headers and configs only."""
 
-    def open(self, path: Path, *, dtype: torch.dtype, max_model_len: int | None,
-             trust_remote_code: bool) -> tuple[ServedModel, CheckpointReader]:
+    def open(
+        self, path: Path, *, dtype: torch.dtype, max_model_len: int | None, trust_remote_code: bool
+    ) -> tuple[ServedModel, CheckpointReader]:
         """Raise ``ModelLoadError`` naming file and reason when it cannot be served."""

@@ -1,0 +1,92 @@
+"""Drives a served model directly: owns its weights, its KV range and the block tables."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.models.interface import ServedModel, StepInput
+from aegaeon_worker.models.loader import TransformersLoader
+from aegaeon_worker.weights.layout import WeightLayout
+
+
+def allocate(layout: WeightLayout) -> dict[str, torch.Tensor]:
+    """Views of one range, as the device gives them; bytes are NaN until filled."""
+    storage = torch.full((max(layout.nbytes, 1),), 0xFF, dtype=torch.uint8)
+    return {
+        slot.spec.name: storage[slot.offset : slot.offset + slot.spec.nbytes]
+        .view(slot.spec.dtype)
+        .view(slot.spec.shape)
+        for slot in layout.slots()
+    }
+
+
+class PagedRunner:
+    """A bound model with a KV range full of NaN and randomly placed blocks."""
+
+    def __init__(self, path: Path, *, num_blocks: int = 256, seed: int = 0) -> None:
+        model, reader = TransformersLoader().open(
+            path, dtype=torch.float32, max_model_len=None, trust_remote_code=False
+        )
+        self.model: ServedModel = model
+        tensors = allocate(model.layout)
+        reader.fill_all(tensors)
+        model.bind(tensors)
+        shape = model.kv_shape
+        self.kv = torch.full((num_blocks, *shape.block_shape), float("nan"), dtype=shape.dtype)
+        self._free = list(range(1, num_blocks))
+        random.Random(seed).shuffle(self._free)
+        self._tables: dict[int, list[int]] = {}
+        self._lens: dict[int, int] = {}
+
+    def step(self, work: Mapping[int, Sequence[int]], *, last_only: bool = True) -> torch.Tensor:
+        """Feed ``work`` (sequence → new tokens) in one pass; logits of last (or all) rows."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        last: list[int] = []
+        for sequence, new in work.items():
+            done = self._lens.get(sequence, 0)
+            table = self._tables.setdefault(sequence, [])
+            while len(table) < KvShape.blocks_for(done + len(new)):
+                table.append(self._free.pop())
+            tokens.extend(new)
+            positions.extend(range(done, done + len(new)))
+            last.append(len(tokens) - 1)
+            self._lens[sequence] = done + len(new)
+        tables = [self._tables[sequence] for sequence in work]
+        width = max(len(table) for table in tables)
+        rows = last if last_only else list(range(len(tokens)))
+        return self.model.forward(
+            StepInput(
+                token_ids=torch.tensor(tokens),
+                positions=torch.tensor(positions),
+                query_lens=tuple(len(new) for new in work.values()),
+                context_lens=tuple(self._lens[sequence] for sequence in work),
+                block_tables=torch.tensor([t + [0] * (width - len(t)) for t in tables]),
+                kv=self.kv,
+                logit_rows=torch.tensor(rows),
+            )
+        )
+
+    def generate(
+        self, prompts: Mapping[int, Sequence[int]], new_tokens: int, *, chunk: int | None = None
+    ) -> dict[int, list[int]]:
+        """Greedy tokens of all ``prompts`` together; ``chunk`` splits prompts into such pieces."""
+        pending = {sequence: list(prompt) for sequence, prompt in prompts.items()}
+        out: dict[int, list[int]] = {sequence: [] for sequence in prompts}
+        while any(len(tokens) < new_tokens for tokens in out.values()):
+            work = {}
+            for sequence, todo in pending.items():
+                if len(out[sequence]) < new_tokens:
+                    work[sequence] = todo[: chunk or len(todo)]
+                    pending[sequence] = todo[len(work[sequence]) :]
+            logits = self.step(work)
+            for sequence, row in zip(work, logits, strict=True):
+                if not pending[sequence]:
+                    token = int(row.argmax())
+                    out[sequence].append(token)
+                    pending[sequence] = [token]
+        return out

@@ -1,0 +1,54 @@
+"""Opens a checkpoint folder: checks it, plans its layout, and says how to fill it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+
+from aegaeon_worker.models.build import build_module, read_config
+from aegaeon_worker.models.checkpoint import Checkpoint
+from aegaeon_worker.models.context_length import context_length
+from aegaeon_worker.models.generic import GenericModel
+from aegaeon_worker.models.interface import CheckpointReader, ServedModel
+from aegaeon_worker.models.parameters import place_parameters
+from aegaeon_worker.models.probe import probe_attention
+from aegaeon_worker.models.sources import WeightSources
+from aegaeon_worker.weights.layout import WeightLayout
+
+#: Part of every fingerprint: raise it when the meaning of a packed layout changes.
+LAYOUT_VERSION = 1
+
+
+class TransformersLoader:
+    """The ``ModelLoader`` for folders in the format of ``transformers``."""
+
+    def open(
+        self,
+        path: Path,
+        *,
+        dtype: torch.dtype,
+        max_model_len: int | None,
+        trust_remote_code: bool,
+    ) -> tuple[ServedModel, CheckpointReader]:
+        """Open ``path``; raise ``ModelLoadError`` naming file and reason if it cannot be served."""
+        config = read_config(path, trust_remote_code=trust_remote_code)
+        length = context_length(path, config, max_model_len)
+        module = build_module(path, config, dtype, trust_remote_code=trust_remote_code)
+        facts = probe_attention(path, module)
+        sources = WeightSources.resolve(module, Checkpoint.scan(path))
+        layout = place_parameters(path, module, dtype, sources.ties)
+        model = GenericModel(module, layout, sources.ties, facts, dtype=dtype, max_model_len=length)
+        fingerprint = _fingerprint(path, sources.checkpoint, layout)
+        return model, CheckpointReader(fingerprint, sources.fill)
+
+
+def _fingerprint(path: Path, checkpoint: Checkpoint, layout: WeightLayout) -> str:
+    """A digest of the config, the weight files' identities, and the layout with its dtypes."""
+    digest = hashlib.sha256(f"{LAYOUT_VERSION}\0{checkpoint.digest}\0".encode())
+    digest.update((path / "config.json").read_bytes())
+    for slot in layout.slots():
+        spec = slot.spec
+        digest.update(f"\0{slot.offset}\0{spec.name}\0{spec.dtype}\0{spec.shape}".encode())
+    return digest.hexdigest()

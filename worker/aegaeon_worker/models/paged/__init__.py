@@ -1,0 +1,1 @@
+"""Attention over block tables, on plain PyTorch."""
