@@ -8,6 +8,10 @@ import os
 
 HUGE_PAGE_NBYTES = 2 << 20
 
+#: Advice of Linux 5.14: fault all pages of a mapping in at once, to be read or written.
+MADV_POPULATE_READ = 22
+MADV_POPULATE_WRITE = 23
+
 _MAP_NORESERVE = 0x4000
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MREMAP_MOVE = 1 | 2 | 4  # MAYMOVE | FIXED | DONTUNMAP
@@ -85,6 +89,11 @@ def allow_access(address: int, nbytes: int) -> None:
     """Make a mapping readable and writable."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     _check("mprotect", _libc.mprotect(address, nbytes, protection))
+
+
+def forbid_writes(address: int, nbytes: int) -> None:
+    """Make a mapping readable only."""
+    _check("mprotect", _libc.mprotect(address, nbytes, mmap.PROT_READ))
 
 
 def forbid_access(address: int, nbytes: int) -> None:
