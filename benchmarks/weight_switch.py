@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+
 from aegaeon_worker.device.cpu import CpuDevice
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.layout import TensorSpec, WeightLayout

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from aegaeon_worker.device import libc
 from aegaeon_worker.device.cpu import CpuDevice
 from aegaeon_worker.device.errors import DeviceMemoryError, OutOfChunks
 from aegaeon_worker.device.host_memory import available_nbytes
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 CHUNK = 2 << 20
 

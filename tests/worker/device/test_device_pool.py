@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from aegaeon_worker.device.errors import OutOfChunks
-from aegaeon_worker.device.pool import DevicePool
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from aegaeon_worker.device.errors import OutOfChunks
+from aegaeon_worker.device.pool import DevicePool
 
 OWNERS = ("a", "b", "c")
 

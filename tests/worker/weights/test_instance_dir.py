@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from aegaeon_worker.weights.errors import InstanceInUse, NodeMemoryError
 from aegaeon_worker.weights.instance_dir import InstanceDir
 

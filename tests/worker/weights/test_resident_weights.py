@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from aegaeon_worker.device.cpu import CpuDevice
 from aegaeon_worker.device.errors import OutOfChunks
 from aegaeon_worker.device.interface import VirtualRange

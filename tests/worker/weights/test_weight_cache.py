@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from aegaeon_worker.weights import space
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.errors import (
