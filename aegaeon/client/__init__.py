@@ -1,0 +1,1 @@
+"""What LLMService is made of: a loop of its own, sessions with a scheduler, messages."""

@@ -1,0 +1,198 @@
+"""Everything that a service owns and that must end with it: daemons, loop, channel."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from aegaeon.client.connection import Connection
+from aegaeon.client.loop_thread import LoopThread
+from aegaeon.client.messages import timeout_ns, to_generate_request
+from aegaeon.client.pending import PendingRequest
+from aegaeon.client.session import Session
+from aegaeon.client.token_stream import TokenStream
+from aegaeon.config.schema import PlacementPolicyName, RoutingPolicyName
+from aegaeon.deployment import DeployProgress
+from aegaeon.errors import AegaeonError, PreconditionError, RequestTimeoutError, UnavailableError
+from aegaeon.local.cluster import LocalCluster
+from aegaeon.model_spec import ModelSpec
+from aegaeon.node_config import NodeConfig
+from aegaeon.request import Request
+from aegaeon.step_output import StepOutput
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_WATCH_S = 0.2
+
+
+class Backend:
+    """Ready to serve when it is made; raises with nothing left behind. ``close`` is idempotent."""
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeConfig],
+        address: str | None,
+        placement: PlacementPolicyName,
+        routing: RoutingPolicyName,
+        timeout_s: float,
+    ) -> None:
+        deadline = time.monotonic() + timeout_s
+        self._cluster: LocalCluster | None = None
+        self._loop: LoopThread | None = None
+        try:
+            # Children first: no gRPC thread of ours exists yet when they are started.
+            if address is None:
+                self._cluster = LocalCluster(nodes, deadline)
+                address = self._cluster.address
+            self._loop = LoopThread("aegaeon-client")
+            self.connection = self._loop.run(_connect(address))
+            startup = self._initialise(nodes, placement, routing, deadline)
+            self._loop.run(self._watched(startup))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def loop(self) -> LoopThread:
+        """The loop that channel and sessions belong to."""
+        if self._loop is None:
+            raise AegaeonError("the service is closed")
+        return self._loop
+
+    def close(self) -> None:
+        """Cancel requests, close the channel, end the daemons, remove what they left."""
+        if self._loop is not None and self._loop.is_current():
+            # A finalizer that the collector happened to run here; waiting would never end.
+            threading.Thread(target=self.close, name="aegaeon-close").start()
+            return
+        loop, self._loop = self._loop, None
+        try:
+            if loop is not None:
+                if hasattr(self, "connection"):
+                    loop.run(self.connection.close())
+                loop.stop()
+        finally:
+            if self._cluster is not None:
+                self._cluster.stop()
+
+    async def serve(self, requests: Sequence[Request]) -> list[list[StepOutput] | AegaeonError]:
+        """One list of steps, or the error, per request in order."""
+        async with self.session() as session:
+            opened = [open_request(session, request) for request in requests]
+            return [await self.outcome(one) for one in opened]
+
+    async def outcome(
+        self, pending: PendingRequest | AegaeonError
+    ) -> list[StepOutput] | AegaeonError:
+        """The request's steps, or the error that ended it."""
+        if isinstance(pending, AegaeonError):
+            return pending
+        try:
+            return await pending.result()
+        except AegaeonError as error:
+            return self.explain(error)
+
+    def session(self) -> Session:
+        """A new session with the scheduler."""
+        check = None if self._cluster is None else self._cluster.check
+        return Session(self.connection.channel, check=check)
+
+    async def open_stream(self, request: Request) -> TokenStream:
+        """A stream of its own for one request. Raises InvalidRequestError."""
+        message, timeout = to_generate_request(request), timeout_ns(request)
+        return TokenStream(self.session(), message, timeout)
+
+    def explain(self, error: AegaeonError) -> AegaeonError:
+        """The error, with the last words of daemons that have died."""
+        if isinstance(error, UnavailableError) and self._cluster is not None:
+            for death in self._cluster.deaths():
+                error.add_note(str(death))
+        return error
+
+    async def _watched(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine; raise at once when no daemon of ours is left to answer it."""
+        if self._cluster is None:
+            return await coroutine
+        task = asyncio.create_task(coroutine)
+        try:
+            while not (await asyncio.wait({task}, timeout=_WATCH_S))[0]:
+                self._cluster.check()
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _initialise(
+        self,
+        nodes: Sequence[NodeConfig],
+        placement: PlacementPolicyName,
+        routing: RoutingPolicyName,
+        deadline: float,
+    ) -> None:
+        await self.connection.wait_connected(_remaining(deadline))
+        if not nodes:
+            return
+        await self.connection.apply_topology(
+            nodes,
+            placement,
+            routing,
+            demand_memory=self._cluster is None,
+            timeout_s=_remaining(deadline),
+        )
+        homes: dict[ModelSpec, list[str]] = {}
+        for node in nodes:
+            for spec in dict.fromkeys(node.cached_models):
+                homes.setdefault(spec, []).append(node.node_id)
+        try:
+            async with asyncio.timeout(_remaining(deadline)):
+                # Not a task group, whose error type would hide the one that users must see.
+                await asyncio.gather(*(self._cache(spec, ids) for spec, ids in homes.items()))
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"not ready within startup_timeout_s: {', '.join(spec.name for spec in homes)}"
+            ) from None
+
+    async def _cache(self, spec: ModelSpec, node_ids: Sequence[str]) -> None:
+        _log.info("deploying %s on %s", spec.name, ", ".join(node_ids))
+        outcome = await self.connection.deploy(
+            spec, node_ids=node_ids, on_progress=lambda step: _log_progress(spec.name, step)
+        )
+        for node_id, error in outcome.failed.items():
+            raise PreconditionError(
+                f"model {spec.name!r} could not be deployed on node {node_id!r}: {error}",
+                reason=error.reason,
+                metadata=error.metadata,
+            ) from error
+        _log.info("%s is ready on %s", spec.name, ", ".join(outcome.ready))
+
+
+def open_request(session: Session, request: Request) -> PendingRequest | AegaeonError:
+    """Submit a request; an error of its own is its outcome and nobody else's."""
+    try:
+        return session.submit(to_generate_request(request), timeout_ns(request))
+    except AegaeonError as error:
+        return error
+
+
+async def _connect(address: str) -> Connection:
+    return Connection(address)
+
+
+def _remaining(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())
+
+
+def _log_progress(model: str, step: DeployProgress) -> None:
+    _log.info(
+        "%s on %s: %s, %d of %d bytes packed",
+        model,
+        step.node_id,
+        step.state,
+        step.packed_bytes,
+        step.total_bytes,
+    )

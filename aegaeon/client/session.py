@@ -1,0 +1,213 @@
+"""Many requests over one stream, which survives a restart of the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Self
+
+import grpc
+
+from aegaeon.client.pending import PendingRequest
+from aegaeon.errors import AegaeonError, ErrorReason, RequestCancelledError, UnavailableError
+from aegaeon.rpc.status import from_rpc_error
+from aegaeon.v1 import inference_pb2, inference_pb2_grpc
+
+#: Longest time that a request waits for a scheduler that takes it again, in seconds.
+RESUME_WINDOW_S = 60.0
+_RETRY_DELAY_S = 0.2
+_CHECK_INTERVAL_S = 0.2
+# What a restarted scheduler answers until its workers have registered again.
+_RETURNING = frozenset(
+    reason.value
+    for reason in (
+        ErrorReason.MODEL_NOT_FOUND,
+        ErrorReason.MODEL_NOT_READY,
+        ErrorReason.SHUTTING_DOWN,
+    )
+)
+
+_Outbox = asyncio.Queue[inference_pb2.SessionRequest]
+
+
+class Session:
+    """Opens its stream with the first request and keeps it until it is closed.
+
+    When the stream breaks, unfinished requests are submitted again with the tokens that they have,
+    so that no token is lost or doubled; one that no scheduler takes for ``resume_window_s`` fails.
+    ``check`` is called all the time and raises the error that ends them at once, if there is one.
+    Belongs to the event loop that it is used on.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        check: Callable[[], None] | None = None,
+        resume_window_s: float = RESUME_WINDOW_S,
+    ) -> None:
+        self._stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        self._check = check
+        self._window_s = resume_window_s
+        self._ids = itertools.count(1)
+        self._pending: dict[int, PendingRequest] = {}
+        self._outbox: _Outbox = asyncio.Queue()
+        self._helpers: set[asyncio.Task[None]] = set()
+        self._runner: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def submit(self, request: inference_pb2.GenerateRequest, timeout_ns: int = 0) -> PendingRequest:
+        """Open a request; the session keeps ``request`` and changes its generated tokens."""
+        pending = PendingRequest(next(self._ids), request, timeout_ns)
+        self._pending[pending.stream_id] = pending
+        self._send(pending)
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.create_task(self._run())
+            self._runner.add_done_callback(self._report_fault)
+            if self._check is not None:
+                self._help(_watch(self._check, self._runner, self._fail_all))
+        return pending
+
+    def cancel(self, pending: PendingRequest) -> None:
+        """Ask for an early end; the request then fails with RequestCancelledError."""
+        pending.cancel_asked = True
+        cancel = inference_pb2.SessionCancel(stream_id=pending.stream_id)
+        self._outbox.put_nowait(inference_pb2.SessionRequest(cancel=cancel))
+
+    async def close(self) -> None:
+        """Break the stream, which cancels what is unfinished; the cancel has been sent then."""
+        tasks = [*self._helpers, *([self._runner] if self._runner else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._fail_all(RequestCancelledError("the session was closed before the request ended"))
+
+    def _send(self, pending: PendingRequest) -> None:
+        try:
+            submission = pending.submission()
+        except AegaeonError as error:
+            self._fail(pending, error)
+            return
+        self._outbox.put_nowait(inference_pb2.SessionRequest(submit=submission))
+
+    async def _run(self) -> None:
+        """Streams, one after another, until one ends with nothing left to do."""
+        while True:
+            try:
+                problem = await self._one_stream()
+            except AegaeonError as error:
+                self._fail_all(error)
+                return
+            self._settle_after_loss(problem)
+            if not self._pending:
+                return
+            await asyncio.sleep(_RETRY_DELAY_S)
+            # Requests and cancels of before are for a stream that is gone.
+            self._outbox = asyncio.Queue()
+            for pending in list(self._pending.values()):
+                self._send(pending)
+
+    async def _one_stream(self) -> AegaeonError:
+        """Serve until the stream is lost; why it was. Raises AegaeonError when a new stream would
+        end in the same way."""
+        call = self._stub.Session(_drain(self._outbox))
+        try:
+            async for response in call:
+                for delta in response.deltas:
+                    self._apply(delta)
+        except grpc.aio.AioRpcError as error:
+            problem = from_rpc_error(error)
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise problem from error
+            return problem
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # gRPC raises the same when a stopping server cancels the call.
+        finally:
+            call.cancel()
+        return UnavailableError(
+            "the scheduler ended the stream before its requests had ended",
+            reason=ErrorReason.SHUTTING_DOWN,
+        )
+
+    def _settle_after_loss(self, problem: AegaeonError) -> None:
+        """Note the loss, and end what needs no scheduler or has waited too long for one."""
+        now = time.monotonic()
+        for pending in list(self._pending.values()):
+            if pending.finish_if_complete():
+                del self._pending[pending.stream_id]
+            elif pending.cancel_asked:
+                self._fail(pending, RequestCancelledError("the request was cancelled"))
+            elif not pending.may_resume(now, self._window_s):
+                self._fail(pending, problem)
+
+    def _apply(self, delta: inference_pb2.SessionDelta) -> None:
+        pending = self._pending.get(delta.stream_id)
+        if pending is None:
+            return
+        if (
+            pending.lost_since is not None
+            and delta.error.reason in _RETURNING
+            and pending.may_resume(time.monotonic(), self._window_s)
+        ):
+            self._resubmit(pending)
+            return
+        pending.apply(delta)
+        if pending.ended:
+            del self._pending[pending.stream_id]
+
+    def _resubmit(self, pending: PendingRequest) -> None:
+        outbox = self._outbox
+
+        async def later() -> None:
+            await asyncio.sleep(_RETRY_DELAY_S)
+            # After another loss, the request is in the new stream already.
+            if self._outbox is outbox and not pending.ended:
+                self._send(pending)
+
+        self._help(later())
+
+    def _help(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._helpers.add(task)
+        task.add_done_callback(self._helpers.discard)
+
+    def _report_fault(self, runner: asyncio.Task[None]) -> None:
+        # A fault of ours must not leave callers waiting for ever.
+        if not runner.cancelled() and (fault := runner.exception()) is not None:
+            self._fail_all(AegaeonError(f"the client's session failed: {fault!r}"))
+
+    def _fail(self, pending: PendingRequest, error: AegaeonError) -> None:
+        del self._pending[pending.stream_id]
+        pending.fail(error)
+
+    def _fail_all(self, error: AegaeonError) -> None:
+        for pending in list(self._pending.values()):
+            self._fail(pending, error)
+
+
+async def _watch(
+    check: Callable[[], None], runner: asyncio.Task[None], fail: Callable[[AegaeonError], None]
+) -> None:
+    while not runner.done():
+        try:
+            check()
+        except AegaeonError as error:
+            fail(error)
+            runner.cancel()
+            return
+        await asyncio.sleep(_CHECK_INTERVAL_S)
+
+
+async def _drain(outbox: _Outbox) -> AsyncIterator[inference_pb2.SessionRequest]:
+    while True:
+        yield await outbox.get()

@@ -1,0 +1,1 @@
+"""A cluster on this machine: daemons as children that cannot outlive the client."""

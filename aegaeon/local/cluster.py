@@ -1,0 +1,125 @@
+"""Scheduler and workers as children of this process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from aegaeon.errors import RequestTimeoutError, UnavailableError
+from aegaeon.local.child import STOP_GRACE_S, Child
+from aegaeon.local.memory_plan import MemoryPlan, plan_memory
+from aegaeon.local.run_directory import RunDirectory
+from aegaeon.machine import detect_machine
+from aegaeon.node_config import NodeConfig
+
+_POLL_S = 0.1
+
+
+class LocalCluster:
+    """Starts the daemons on construction; ``stop`` ends them and removes what they left.
+
+    Raises ResourceExhaustedError (budgets above the machine), UnavailableError (a daemon died, with
+    its last output), RequestTimeoutError (not serving by ``deadline``, monotonic); nothing is left
+    behind then.
+    """
+
+    def __init__(self, nodes: Sequence[NodeConfig], deadline: float) -> None:
+        machine = detect_machine(nodes[0].shm_dir)
+        self.plans = plan_memory(nodes, machine)
+        threads = max(1, machine.cpus // sum(node.num_engines for node in nodes))
+        self._directory = RunDirectory()
+        self._children: list[Child] = []
+        try:
+            self.address = self._start_scheduler(deadline)
+            workers = [
+                self._start_worker(node, plan, index, threads)
+                for node, plan in zip(nodes, self.plans, strict=True)
+                for index in range(node.num_engines)
+            ]
+            for worker in workers:
+                self._wait_ready(worker, deadline)
+        except BaseException:
+            self.stop()
+            raise
+
+    def check(self) -> None:
+        """Raise UnavailableError when nobody is left to serve: scheduler or all workers died."""
+        scheduler, workers = self._children[:1], self._children[1:]
+        for child in scheduler:
+            child.check()
+        if workers and len(dead := self.deaths()) == len(workers):
+            raise dead[0]
+
+    def check_all(self) -> None:
+        """Raise UnavailableError when any daemon has died."""
+        for death in self.deaths():
+            raise death
+
+    def deaths(self) -> list[UnavailableError]:
+        """One error for each daemon that has died, with its last output."""
+        found = []
+        for child in self._children:
+            try:
+                child.check()
+            except UnavailableError as death:
+                found.append(death)
+        return found
+
+    def stop(self) -> None:
+        """End the daemons, workers first, so that each can say goodbye. Idempotent."""
+        scheduler, workers = self._children[:1], self._children[1:]
+        for group in (workers, scheduler):
+            for child in group:
+                child.ask_to_stop()
+            deadline = time.monotonic() + STOP_GRACE_S
+            for child in group:
+                child.stop(deadline)
+        self._children = []
+        self._directory.remove()
+
+    def _start_scheduler(self, deadline: float) -> str:
+        listen = f"unix:{self._directory.path}/s"
+        scheduler = self._spawn("scheduler", "aegaeon_scheduler", ["--listen", listen])
+        return self._wait_ready(scheduler, deadline)
+
+    def _start_worker(self, node: NodeConfig, plan: MemoryPlan, index: int, threads: int) -> Child:
+        position = len(self._children)
+        flags: dict[str, object] = {
+            "--scheduler": self.address,
+            "--listen": f"unix:{self._directory.path}/w{position}",
+            "--node-id": node.node_id,
+            "--worker-index": index,
+            # Private to this client: several may run side by side on one machine.
+            "--instance": self._directory.name,
+            "--shm-dir": node.shm_dir,
+            "--cpu-num-slabs": plan.cpu_num_slabs,
+            "--cpu-slab-bytes": plan.cpu_slab_bytes,
+            "--model-cache-bytes": plan.cache_bytes,
+            "--device-memory-bytes": plan.device_bytes,
+            "--threads": threads,
+        }
+        arguments = [str(part) for flag in flags.items() for part in flag]
+        return self._spawn(f"worker {node.node_id}/{index}", "aegaeon_worker", arguments)
+
+    def _spawn(self, name: str, module: str, arguments: Sequence[str]) -> Child:
+        log = self._directory.path / f"{len(self._children)}.log"
+        child = Child(name, [*daemon_command(module), *arguments], log)
+        self._children.append(child)
+        return child
+
+    def _wait_ready(self, child: Child, deadline: float) -> str:
+        while True:
+            address = child.poll_ready(_POLL_S)
+            if address is not None:
+                return address
+            self.check_all()
+            if time.monotonic() >= deadline:
+                raise RequestTimeoutError(
+                    f"{child.name} did not serve in time; its last output:\n{child.log_tail()}"
+                )
+
+
+def daemon_command(module: str) -> list[str]:
+    """How a daemon of this installation is started."""
+    return [sys.executable, "-m", module]

@@ -1,0 +1,88 @@
+"""One node of a cluster: its engines, its memory, the models it starts with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from aegaeon.config.load import load_config
+from aegaeon.config.unsupported import refuse_unsupported
+from aegaeon.errors import ConfigError
+from aegaeon.machine import DEFAULT_SHM_DIR
+from aegaeon.model_spec import ModelSpec
+
+_AT_LEAST_ZERO = ("num_prefill_engines", "num_decode_engines", "num_engines")
+_AT_LEAST_ONE = (
+    "tensor_parallel_size",
+    "cpu_num_slabs",
+    "cpu_slab_size_bytes",
+    "model_cache_size",
+    "device_memory_bytes",
+)
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """Checked when it is made; raises ConfigError. Sizes are bytes, None is sized from the machine.
+
+    ``cpu_num_slabs`` slabs of ``cpu_slab_size_bytes`` hold KV in host memory, ``model_cache_size``
+    is the upper bound of the weight cache, ``device_memory_bytes`` the pool of each engine's
+    device where that is host memory. Slabs and weight cache are files under ``shm_dir``.
+    """
+
+    node_id: str
+    num_prefill_engines: int
+    num_decode_engines: int
+    num_engines: int = 0
+    tensor_parallel_size: int = 1
+    cpu_num_slabs: int | None = None
+    cpu_slab_size_bytes: int | None = None
+    model_cache_size: int | None = None
+    cached_models: tuple[ModelSpec, ...] | list[ModelSpec] = ()
+    #: YAML file that the cached models come from; a setting in it that cannot be met is refused.
+    config_path: str | None = None
+    device_memory_bytes: int | None = None
+    shm_dir: str = DEFAULT_SHM_DIR
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cached_models", tuple(self.cached_models))
+        if not isinstance(self.node_id, str) or not 1 <= len(self.node_id) <= 128:
+            raise self._error("node_id", "expected 1 to 128 characters")
+        for name in (*_AT_LEAST_ZERO, *_AT_LEAST_ONE):
+            self._check_number(name, 0 if name in _AT_LEAST_ZERO else 1)
+        self._check_engines()
+        for index, spec in enumerate(self.cached_models):
+            if not isinstance(spec, ModelSpec):
+                raise self._error(f"cached_models[{index}]", f"expected a ModelSpec, got {spec!r}")
+        if self.config_path is not None:
+            path = Path(self.config_path)
+            refuse_unsupported(load_config(path), str(path))
+
+    def _check_number(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        optional = next(f for f in fields(self) if f.name == name).default is None
+        if value is None and optional:
+            return
+        if type(value) is not int or value < least:
+            raise self._error(name, f"expected an integer of at least {least}, got {value!r}")
+
+    def _check_engines(self) -> None:
+        dedicated = self.num_prefill_engines or self.num_decode_engines
+        if self.num_engines and dedicated:
+            raise self._error(
+                "num_engines", "excludes num_prefill_engines and num_decode_engines; set both to 0"
+            )
+        if dedicated:
+            raise self._error(
+                "num_prefill_engines and num_decode_engines",
+                "dedicated engines are not supported yet; set both to 0 and num_engines instead",
+            )
+        if not self.num_engines:
+            raise self._error("num_engines", "expected at least 1 engine")
+        if self.tensor_parallel_size > 1:
+            raise self._error("tensor_parallel_size", "values above 1 are not supported yet")
+
+    def _error(self, field: str, problem: str) -> ConfigError:
+        return ConfigError(
+            f"NodeConfig {self.node_id!r}: {field}: {problem}", metadata={"field": field}
+        )

@@ -1,0 +1,228 @@
+"""The Python entry point: serve token ids through a scheduler, ours or a running one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Self, get_args
+
+from aegaeon.client.backend import Backend
+from aegaeon.client.connection import ProgressCallback
+from aegaeon.config.cluster import cluster_config
+from aegaeon.config.schema import PlacementPolicyName, RoutingPolicyName
+from aegaeon.deployment import DeployOutcome, UndeployOutcome
+from aegaeon.errors import AegaeonError, ConfigError
+from aegaeon.model_spec import ModelSpec
+from aegaeon.node_config import NodeConfig
+from aegaeon.request import Request
+from aegaeon.snapshots import NodePlacement, NodeRouting
+from aegaeon.step_output import StepOutput
+from aegaeon.v1 import cluster_pb2, model_pb2
+
+
+class LLMService:
+    """Serves requests for the models of a cluster.
+
+    With ``address`` (``host:port`` or ``unix:path``) or ``AEGAEON_ADDRESS`` it attaches to a
+    running scheduler; without either it starts scheduler and workers as children on this machine,
+    which end with it, however it ends. It returns when every node is registered and every
+    ``cached_models`` entry is ready, or raises with nothing left behind.
+
+    A context manager; `close` is called at exit as well. Methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        cluster_config: Sequence[NodeConfig] = (),
+        *,
+        address: str | None = None,
+        model_placement_policy: PlacementPolicyName = "least-loaded",
+        request_routing_policy: RoutingPolicyName = "least-outstanding",
+        startup_timeout_s: float = 600.0,
+    ) -> None:
+        nodes = list(cluster_config)
+        address = address or os.environ.get("AEGAEON_ADDRESS") or None
+        _check_arguments(nodes, address)
+        _check_policy("model_placement_policy", model_placement_policy, PlacementPolicyName)
+        _check_policy("request_routing_policy", request_routing_policy, RoutingPolicyName)
+        backend = Backend(
+            nodes, address, model_placement_policy, request_routing_policy, startup_timeout_s
+        )
+        self._backend = backend
+        # Runs when the service is collected and at exit; it must not refer to the service itself.
+        self._finalizer = weakref.finalize(self, backend.close)
+
+    @classmethod
+    def from_config(cls, path: str | os.PathLike[str], *, address: str | None = None) -> LLMService:
+        """The cluster that the YAML file's server section describes, with its startup models."""
+        nodes, server = cluster_config(path)
+        return cls(
+            nodes,
+            address=address,
+            model_placement_policy=server.model_placement_policy,
+            request_routing_policy=server.request_routing_policy,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel what runs, stop daemons that were started here. Idempotent."""
+        self._finalizer()
+
+    @property
+    def address(self) -> str:
+        """The scheduler's address."""
+        return self._backend.connection.address
+
+    def serve(self, requests: Sequence[Request]) -> list[list[StepOutput] | AegaeonError]:
+        """Serve all requests together; one list of steps or one exception each, in input order.
+
+        Ctrl-C cancels all of them. Raises RuntimeError inside a running event loop.
+        """
+        _refuse_running_loop("serve", "await serve_async(...)")
+        return self._backend.loop.run(self._backend.serve(requests))
+
+    async def serve_async(
+        self, requests: Sequence[Request]
+    ) -> list[list[StepOutput] | AegaeonError]:
+        """As `serve`, for a caller with an event loop; cancelling it cancels the requests."""
+        return await self._backend.loop.bridge(self._backend.serve(requests))
+
+    def stream(self, request: Request) -> Iterator[StepOutput]:
+        """The steps of one request as they are made; leaving the iterator early cancels it.
+
+        Raises the error that ends the request. A reader may fall behind by all of
+        ``decode_tokens``, which is what the steps held for it are bounded by.
+        """
+        _refuse_running_loop("stream", "async for step in stream_async(...)")
+        loop = self._backend.loop
+        stream = loop.run(self._backend.open_stream(request))
+        try:
+            while steps := loop.run(stream.next_steps()):
+                yield from steps
+        except AegaeonError as error:
+            raise self._backend.explain(error) from error.__cause__
+        finally:
+            if self._finalizer.alive:
+                loop.submit(stream.close())
+
+    async def stream_async(self, request: Request) -> AsyncIterator[StepOutput]:
+        """As `stream`, for a caller with an event loop."""
+        loop = self._backend.loop
+        stream = await loop.bridge(self._backend.open_stream(request))
+        try:
+            while steps := await loop.bridge(stream.next_steps()):
+                for step in steps:
+                    yield step
+        except AegaeonError as error:
+            raise self._backend.explain(error) from error.__cause__
+        finally:
+            if self._finalizer.alive:
+                loop.submit(stream.close())
+
+    async def deploy_model_replicas(
+        self,
+        spec: ModelSpec,
+        replica_count: int = 1,
+        *,
+        node_ids: Sequence[str] | None = None,
+        on_progress: ProgressCallback | None = None,
+    ) -> DeployOutcome:
+        """Make a model ready on at least ``replica_count`` nodes, or on exactly ``node_ids``.
+
+        Part of the nodes may fail, see the outcome; raises when nothing is ready at the end.
+        ``on_progress`` is called on the service's own thread.
+        """
+        if replica_count < 1:
+            raise ConfigError(f"replica_count = {replica_count}: expected at least 1")
+        return await self._backend.loop.bridge(
+            self._backend.connection.deploy(
+                spec,
+                replica_count=replica_count,
+                node_ids=node_ids or (),
+                on_progress=on_progress,
+            )
+        )
+
+    async def undeploy_model_replicas(
+        self, spec: ModelSpec | str, *, node_ids: Sequence[str] | None = None
+    ) -> UndeployOutcome:
+        """Drain and remove a model from ``node_ids``, or everywhere; returns when it is gone."""
+        name = spec.name if isinstance(spec, ModelSpec) else spec
+        return await self._backend.loop.bridge(
+            self._backend.connection.undeploy(name, node_ids or ())
+        )
+
+    def reset(self) -> None:
+        """Set the cluster's statistics to zero; requests and replicas are untouched."""
+        self._backend.loop.run(self._backend.connection.reset_statistics())
+
+    def runtime(self) -> cluster_pb2.RuntimeSnapshot:
+        """Workers, engines, models and counters at this moment, as in the contract."""
+        return self._backend.loop.run(self._backend.connection.runtime())
+
+    def request_routing_snapshot(self) -> dict[str, NodeRouting]:
+        """Requests by node id."""
+        snapshot = self.runtime()
+        nodes = sorted({worker.node_id for worker in snapshot.workers})
+        active = dict.fromkeys(nodes, 0)
+        for model in snapshot.models:
+            for replica in model.replicas:
+                active[replica.node_id] = active.get(replica.node_id, 0) + replica.active_requests
+        routed = snapshot.statistics.routed_by_node
+        return {node: NodeRouting(routed.get(node, 0), count) for node, count in active.items()}
+
+    def model_placement_stats_snapshot(self) -> dict[str, NodePlacement]:
+        """Replicas by node id."""
+        snapshot = self.runtime()
+        statistics = snapshot.statistics
+        ready: dict[str, list[str]] = {worker.node_id: [] for worker in snapshot.workers}
+        for model in snapshot.models:
+            for replica in model.replicas:
+                if replica.state == model_pb2.REPLICA_STATE_READY:
+                    ready.setdefault(replica.node_id, []).append(model.spec.name)
+        return {
+            node: NodePlacement(
+                placed=statistics.placed_by_node.get(node, 0),
+                evicted=statistics.evicted_by_node.get(node, 0),
+                ready_models=tuple(sorted(names)),
+            )
+            for node, names in sorted(ready.items())
+        }
+
+
+def _check_arguments(nodes: Sequence[NodeConfig], address: str | None) -> None:
+    for index, node in enumerate(nodes):
+        if not isinstance(node, NodeConfig):
+            raise ConfigError(f"cluster_config[{index}]: expected a NodeConfig, got {node!r}")
+    ids = [node.node_id for node in nodes]
+    for node_id in ids:
+        if ids.count(node_id) > 1:
+            raise ConfigError(f"cluster_config: node_id {node_id!r} is given twice")
+    if not nodes and address is None:
+        raise ConfigError(
+            "LLMService needs a NodeConfig to start daemons here, or address= or AEGAEON_ADDRESS "
+            "to attach to a running scheduler"
+        )
+
+
+def _check_policy(field: str, value: str, kind: object) -> None:
+    if value not in get_args(kind):
+        raise ConfigError(f"{field} = {value!r}: expected one of {', '.join(get_args(kind))}")
+
+
+def _refuse_running_loop(name: str, instead: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        f"LLMService.{name} waits, and was called inside a running event loop, which it would "
+        f"block; use {instead}"
+    )

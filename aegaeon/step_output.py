@@ -1,0 +1,21 @@
+"""One new token of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """A token, when it was made, and whether it is the last."""
+
+    new_token_id: int
+    #: On the last token: "stop" (end-of-sequence or stop id, this token) or "length".
+    finish_reason: FinishReason | None
+    #: Worker time of the engine step that made it, in nanoseconds.
+    step_time_ns: int
+    #: When the scheduler received it, nanoseconds since the Unix epoch.
+    received_unix_ns: int

@@ -1,0 +1,46 @@
+"""Helpers for programs that prepare token ids."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Classes that only wrap tokenizer.json: they load without torch, with the result that
+# AutoTokenizer has. AutoTokenizer itself imports torch, which takes seconds and memory.
+_TORCH_FREE = {
+    "PreTrainedTokenizerFast": "PreTrainedTokenizerFast",
+    "TokenizersBackend": "PreTrainedTokenizerFast",
+    "Qwen2Tokenizer": "Qwen2TokenizerFast",
+    "Qwen2TokenizerFast": "Qwen2TokenizerFast",
+}
+
+
+@functools.cache
+def get_tokenizer(
+    path: str | os.PathLike[str], *, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """The model's Hugging Face tokenizer; loaded once per process and folder."""
+    import transformers
+
+    folder = Path(path)
+    class_name = _declared_class(folder)
+    if class_name in _TORCH_FREE and (folder / "tokenizer.json").is_file():
+        loader = getattr(transformers, _TORCH_FREE[class_name])
+        return loader.from_pretrained(str(folder))  # type: ignore[no-any-return]
+    return transformers.AutoTokenizer.from_pretrained(
+        str(folder), trust_remote_code=trust_remote_code
+    )
+
+
+def _declared_class(folder: Path) -> str | None:
+    try:
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return None if "auto_map" in config else config.get("tokenizer_class")
