@@ -124,7 +124,7 @@ class Session:
                     self._apply(delta)
         except grpc.aio.AioRpcError as error:
             problem = from_rpc_error(error)
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            if not _is_loss(error.code(), problem):
                 raise problem from error
             return problem
         except asyncio.CancelledError:
@@ -193,6 +193,13 @@ class Session:
     def _fail_all(self, error: AegaeonError) -> None:
         for pending in list(self._pending.values()):
             self._fail(pending, error)
+
+
+def _is_loss(code: grpc.StatusCode, problem: AegaeonError) -> bool:
+    # gRPC reports a write that met a breaking stream as INTERNAL; a scheduler's own internal errors
+    # have a detail and with it a reason.
+    bare = problem.reason is ErrorReason.UNSPECIFIED
+    return code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.INTERNAL and bare)
 
 
 async def _watch(

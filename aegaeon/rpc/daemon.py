@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 from aegaeon.errors import AegaeonError
 from aegaeon.rpc.lifeline import watch_lifeline
@@ -37,7 +37,9 @@ def announce_ready(address: str, ready_fd: int | None) -> None:
     notify("READY=1")
 
 
-def run_daemon(main: Coroutine[None, None, None], *, name: str, lifeline_fd: int | None) -> int:
+def run_daemon(
+    main: Callable[[], Coroutine[None, None, None]], *, name: str, lifeline_fd: int | None
+) -> int:
     """Run ``main`` on uvloop to its end; returns the process's exit status.
 
     Errors of the project's own family are one line on stderr and status 1: they say what to do.
@@ -52,7 +54,7 @@ def run_daemon(main: Coroutine[None, None, None], *, name: str, lifeline_fd: int
     try:
         import uvloop
 
-        uvloop.run(main)
+        uvloop.run(main())
     except AegaeonError as error:
         logging.getLogger(name).critical("%s", error)
         return 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import grpc
+from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -14,7 +15,7 @@ class Health:
 
     def __init__(self, server: grpc.aio.Server, services: Iterable[str]) -> None:
         self._names = ["", *services]
-        self._servicer = health.aio.HealthServicer()
+        self._servicer = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
         reflection.enable_server_reflection(
             [*self._names[1:], health.SERVICE_NAME, reflection.SERVICE_NAME], server
