@@ -1,0 +1,25 @@
+"""Settings of the daemon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aegaeon_scheduler.core.config import CoreConfig
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonConfig:
+    """Frozen; `__main__` fills it from the command line."""
+
+    #: ``host:port`` (port 0 takes a free one) or ``unix:path``.
+    listen: str = "127.0.0.1:50550"
+    #: Allow a TCP address that other machines can reach; calls are neither encrypted nor checked.
+    insecure_bind: bool = False
+    #: A worker's lease ends this long after its last renewal, in ns.
+    lease_ttl_ns: int = 900_000_000
+    #: Time that open calls have to end once the daemon stops, in seconds.
+    shutdown_grace_s: float = 2.0
+    #: Where one JSON line with the address is written once the daemon serves.
+    ready_fd: int | None = None
+    #: Limits and targets of the policy core.
+    core: CoreConfig = field(default_factory=CoreConfig)

@@ -1,0 +1,198 @@
+"""The edge: a request is accepted with everything resolved, or refused with a named error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+from aegaeon.errors import (
+    AegaeonError,
+    ErrorReason,
+    InvalidRequestError,
+    NotFoundError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from aegaeon_scheduler.core.replica import ReplicaState
+from aegaeon_scheduler.core.state import Model, State
+from aegaeon_scheduler.core.values import (
+    DeviceFacts,
+    GenerationRequest,
+    ModelFacts,
+    RequestedStop,
+    StopConditions,
+)
+
+MAX_LABEL_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the checks found out about an accepted request."""
+
+    model: Model
+    stop: StopConditions
+    reserved_tokens: int
+    pool_bytes: int
+
+
+def admit(state: State, request: GenerationRequest) -> Admission:
+    """Check a request against its model and the limits; raises the named error that refuses it."""
+    if len(request.label.encode()) > MAX_LABEL_BYTES:
+        raise _field("label", f"{len(request.label.encode())} bytes", "at most 256 bytes")
+    model, facts = _ready_model(state, request.model)
+    stop = _resolve(request.stop, facts)
+    _check_prompt(request, stop, facts)
+    tokens = min(len(request.prompt) + stop.max_new_tokens, stop.max_model_len)
+    pool_bytes = _check_memory(state, request.model, facts, tokens)
+    _check_limits(state, model, tokens)
+    return Admission(model, stop, tokens, pool_bytes)
+
+
+def pool_bytes(facts: ModelFacts, tokens: int, chunk_bytes: int) -> int:
+    """Device pool bytes for a model's weights and the KV of ``tokens``, in whole chunks."""
+    blocks = -(-tokens // max(facts.kv_block_tokens, 1))
+    return _chunks(facts.packed_bytes, chunk_bytes) + _chunks(
+        blocks * facts.kv_block_bytes, chunk_bytes
+    )
+
+
+def fits_device(facts: ModelFacts, device: DeviceFacts) -> bool:
+    """Whether a device pool can hold the weights and one block of KV."""
+    return pool_bytes(facts, 1, device.chunk_bytes) <= device.pool_bytes
+
+
+def _chunks(size: int, chunk_bytes: int) -> int:
+    chunk = max(chunk_bytes, 1)
+    return -(-size // chunk) * chunk
+
+
+def _ready_model(state: State, name: str) -> tuple[Model, ModelFacts]:
+    found = state.model_state(name)
+    if found is ReplicaState.ABSENT:
+        known = ", ".join(sorted(state.models)) or "none"
+        raise NotFoundError(
+            f"model {name!r} is not deployed; deployed models: {known}", metadata={"model": name}
+        )
+    if found is ReplicaState.DRAINING:
+        raise UnavailableError(
+            f"model {name!r} is being undeployed and takes no new requests",
+            reason=ErrorReason.MODEL_DRAINING,
+            metadata={"model": name},
+        )
+    model = state.models[name]
+    if found is not ReplicaState.READY or model.facts is None:
+        raise UnavailableError(
+            f"model {name!r} has no READY replica; its state is {found.name}",
+            metadata={"model": name, "state": found.name},
+        )
+    return model, model.facts
+
+
+def _resolve(stop: RequestedStop, facts: ModelFacts) -> StopConditions:
+    if stop.max_new_tokens < 1:
+        raise _field("stop.max_new_tokens", stop.max_new_tokens, "at least 1")
+    if not 0 <= stop.min_new_tokens <= stop.max_new_tokens:
+        raise _field(
+            "stop.min_new_tokens",
+            stop.min_new_tokens,
+            f"between 0 and max_new_tokens ({stop.max_new_tokens})",
+        )
+    if stop.max_model_len > facts.max_model_len:
+        raise _field(
+            "stop.max_model_len",
+            stop.max_model_len,
+            f"at most the model's context of {facts.max_model_len} tokens",
+        )
+    for ids, where in ((stop.eos_token_ids, "eos_token_ids"), (stop.stop_token_ids, "stop ids")):
+        _check_vocabulary(ids, facts, where)
+    eos = stop.eos_token_ids or facts.eos_token_ids
+    return StopConditions(
+        max_new_tokens=stop.max_new_tokens,
+        min_new_tokens=stop.min_new_tokens,
+        eos_token_ids=() if stop.ignore_eos else eos,
+        stop_token_ids=stop.stop_token_ids,
+        ignore_eos=stop.ignore_eos,
+        max_model_len=stop.max_model_len or facts.max_model_len,
+    )
+
+
+def _check_prompt(request: GenerationRequest, stop: StopConditions, facts: ModelFacts) -> None:
+    # Lengths first: a prompt of millions of ids must not cost a scan of them.
+    length = len(request.prompt)
+    if length == 0:
+        raise InvalidRequestError(
+            "the prompt has no tokens; send at least one", reason=ErrorReason.EMPTY_PROMPT
+        )
+    total = length + len(request.generated)
+    if length >= stop.max_model_len or total > stop.max_model_len:
+        raise InvalidRequestError(
+            f"the prompt has {total} tokens, but the context of model {request.model!r} is "
+            f"{stop.max_model_len} tokens, prompt and at least one new token included; shorten "
+            "the prompt",
+            reason=ErrorReason.PROMPT_TOO_LONG,
+            metadata={"prompt_tokens": total, "max_model_len": stop.max_model_len},
+        )
+    if len(request.generated) > stop.max_new_tokens:
+        raise _field(
+            "generated_token_ids",
+            f"{len(request.generated)} tokens",
+            f"at most max_new_tokens ({stop.max_new_tokens})",
+        )
+    _check_vocabulary(request.prompt, facts, "prompt_token_ids")
+    _check_vocabulary(request.generated, facts, "generated_token_ids")
+
+
+def _check_vocabulary(ids: Tokens[int], facts: ModelFacts, where: str) -> None:
+    if not ids:
+        return
+    highest = max(ids)
+    if highest >= facts.vocab_size:
+        raise InvalidRequestError(
+            f"{where}: token id {highest} is outside the vocabulary of {facts.vocab_size} tokens; "
+            "check that the tokenizer belongs to the model",
+            reason=ErrorReason.TOKEN_OUT_OF_VOCABULARY,
+            metadata={"token_id": highest, "vocab_size": facts.vocab_size},
+        )
+
+
+def _check_memory(state: State, name: str, facts: ModelFacts, tokens: int) -> int:
+    devices = [
+        engine.identity.device
+        for node, _ in state.replicas(name)
+        for engine in node.engines_with(name)
+    ]
+    if not devices:
+        return 0
+    largest = max(devices, key=lambda device: device.pool_bytes)
+    needed = pool_bytes(facts, tokens, largest.chunk_bytes)
+    if needed > largest.pool_bytes:
+        raise ResourceExhaustedError(
+            f"{tokens} tokens of model {name!r} need {needed} bytes of weights and KV, but the "
+            f"largest device pool has {largest.pool_bytes}; ask for fewer tokens",
+            reason=ErrorReason.INSUFFICIENT_MEMORY,
+            metadata={"needed_bytes": needed, "available_bytes": largest.pool_bytes},
+        )
+    return needed
+
+
+def _check_limits(state: State, model: Model, tokens: int) -> None:
+    config = state.config
+    for name, value, limit in (
+        ("max_requests", len(state.sequences) + 1, config.max_requests),
+        ("max_requests_per_model", model.requests + 1, config.max_requests_per_model),
+        ("max_tokens", state.reserved_tokens + tokens, config.max_tokens),
+        ("max_tokens_per_model", model.tokens + tokens, config.max_tokens_per_model),
+    ):
+        if value > limit:
+            raise ResourceExhaustedError(
+                f"the queue is full: {name} is {limit}, and this request would make it {value}; "
+                "try again later",
+                metadata={"limit": name, "value": limit},
+            )
+
+
+def _field(name: str, value: object, rule: str) -> AegaeonError:
+    return InvalidRequestError(
+        f"{name} is {value}; it must be {rule}", metadata={"field": name, "value": value}
+    )

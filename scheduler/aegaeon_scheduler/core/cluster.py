@@ -1,0 +1,148 @@
+"""The core's front: one event in, the commands that follow out."""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core import events, lifecycle, requests, steps, workers
+from aegaeon_scheduler.core.commands import Command
+from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.deployment import Deployment
+from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.operations import Operation, Undeployment
+from aegaeon_scheduler.core.sequence import Sequence
+from aegaeon_scheduler.core.state import Model, State
+from aegaeon_scheduler.core.turns import RoundRobinTurns, TurnPlanner, TurnPolicy
+from aegaeon_scheduler.core.values import GenerationRequest, ModelSpec
+
+
+class Cluster:
+    """Requests, replicas, engines and their turns. Same events, same commands."""
+
+    def __init__(self, config: CoreConfig, policy: TurnPolicy | None = None) -> None:
+        self.state = State(config, config.placement, config.routing)
+        turns = policy or RoundRobinTurns(config.tpot_slo_ns, config.max_quota_ns)
+        self._planner = TurnPlanner(turns)
+
+    def submit(self, request: GenerationRequest, now_ns: int) -> tuple[Sequence, list[Command]]:
+        """Accept a request; raises the `AegaeonError` that refuses it."""
+        sequence = requests.submit(self.state, request, now_ns)
+        return sequence, self._settle(now_ns)
+
+    def handle(self, event: events.Event, now_ns: int) -> list[Command]:
+        """Take in what happened. Events of registrations that have ended change nothing."""
+        if isinstance(event, events.StepDone):  # by far the most frequent
+            engine = self.state.engines.get(event.epoch)
+            if engine is not None:
+                steps.on_step(self.state, engine, event, now_ns)
+        else:
+            self._dispatch(event, now_ns)
+        return self._settle(now_ns)
+
+    def next_due_ns(self) -> int | None:
+        """When to send the next `Tick`, or None while nothing is due."""
+        return self.state.next_due_ns()
+
+    def audit(self) -> list[str]:
+        """Every contradiction between the ledgers; none when they are sound."""
+        found = [text for engine in self.state.engines.values() for text in engine.audit()]
+        held = sum(len(engine.sequences) for engine in self.state.engines.values())
+        orphans = sum(len(waiting) for waiting in self.state.orphans.values())
+        if held + orphans != len(self.state.sequences):
+            found.append(f"{held} held + {orphans} waiting != {len(self.state.sequences)} requests")
+        active = sum(node.active_requests() for node in self.state.nodes.values())
+        if active != held:
+            found.append(f"replicas count {active} requests, engines {held}")
+        tokens = sum(s.reserved_tokens for s in self.state.sequences.values())
+        if tokens != self.state.reserved_tokens:
+            found.append(f"{self.state.reserved_tokens} tokens reserved, {tokens} in requests")
+        return found
+
+    def _dispatch(self, event: events.Event, now_ns: int) -> None:
+        state = self.state
+        match event:
+            case events.CancelRequested():
+                requests.cancel(state, event.sequence_id, event.error)
+            case events.ReaderCaughtUp():
+                requests.resume(state, event.sequence_id, now_ns)
+            case events.Tick():
+                requests.ring(state, now_ns)
+            case events.WorkerRegistered():
+                workers.on_registered(state, event, now_ns)
+            case events.DeployRequested() | events.UndeployRequested():
+                self._enqueue(event)
+            case events.ModelInspected():
+                self._inspected(event)
+            case events.TopologyApplied():
+                state.topology = frozenset(node.node_id for node in event.nodes)
+                state.placement, state.routing = event.placement, event.routing
+            case _:
+                engine = state.engines.get(event.epoch)
+                if engine is not None:
+                    self._dispatch_engine(engine, event, now_ns)
+
+    def _dispatch_engine(self, engine: Engine, event: events.Event, now_ns: int) -> None:
+        state = self.state
+        match event:
+            case events.TurnStarted():
+                steps.on_turn_started(state, engine, event)
+            case events.TurnEnded():
+                steps.on_turn_ended(state, engine, event, now_ns)
+            case events.SequenceFailed():
+                steps.on_sequence_failed(state, engine, event)
+            case events.MemoryReported():
+                engine.usage = event.memory
+            case events.WorkerReady():
+                workers.on_ready(state, engine, event, now_ns)
+            case events.WorkerLost():
+                workers.lose(state, engine, event.reason, now_ns)
+            case events.LoadProgressed():
+                workers.on_load_progressed(state, engine, event)
+            case events.ModelLoaded():
+                workers.on_model_loaded(state, engine, event, now_ns)
+            case events.ModelFailed():
+                workers.on_model_failed(state, engine, event, now_ns)
+            case events.ModelUnloaded():
+                workers.on_model_unloaded(state, engine, event)
+
+    def _enqueue(self, event: events.DeployRequested | events.UndeployRequested) -> None:
+        operation: Operation
+        if isinstance(event, events.DeployRequested):
+            name, spec = event.spec.name, event.spec
+            operation = Deployment(
+                event.operation_id, event.spec, event.replica_count, event.node_ids
+            )
+        else:
+            # Without such a model the operation still runs, to report just that.
+            name, spec = event.name, ModelSpec(event.name, "")
+            operation = Undeployment(event.operation_id, event.name, event.node_ids)
+        model = self.state.models.setdefault(name, Model(spec))
+        model.operations.append(operation)
+        self.state.touch(name)
+
+    def _inspected(self, event: events.ModelInspected) -> None:
+        for name, model in self.state.models.items():
+            head = model.operations[0] if model.operations else None
+            if isinstance(head, Deployment) and head.operation_id == event.operation_id:
+                head.inspected = event
+                self.state.touch(name)
+
+    def _settle(self, now_ns: int) -> list[Command]:
+        """Let operations go on, plan turns again where something changed, collect commands."""
+        state = self.state
+        while state.touched:
+            names, state.touched = state.touched, {}
+            for name in names:
+                lifecycle.advance(state, name, now_ns)
+                self._run_operations(name, now_ns)
+        if state.stale:
+            engines, state.stale = state.stale, {}
+            for engine in engines.values():
+                self._planner.replan(engine, state.out)
+        return state.out.drain()
+
+    def _run_operations(self, name: str, now_ns: int) -> None:
+        model = self.state.models.get(name)
+        if model is None:
+            return
+        while model.operations and model.operations[0].advance(self.state, now_ns):
+            model.operations.popleft()
+        self.state.forget_if_unused(name)

@@ -1,0 +1,37 @@
+"""Limits and targets of the policy core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aegaeon_scheduler.core.values import PlacementPolicy, RoutingPolicy
+
+_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    """Frozen settings; the daemon's flags fill them."""
+
+    #: Unfinished requests at most, of all models together.
+    max_requests: int = 16_384
+    #: Unfinished requests of one model at most.
+    max_requests_per_model: int = 8_192
+    #: Prompt plus permitted new tokens of all unfinished requests at most.
+    max_tokens: int = 256_000_000
+    #: The same for one model.
+    max_tokens_per_model: int = 128_000_000
+    #: Undelivered tokens of one request at which its sequence is taken out of its turn.
+    reader_backlog_tokens: int = 1_024
+    #: How long a sequence waits for a READY replica after a loss before it fails, in ns.
+    recovery_timeout_ns: int = 30 * _SECOND
+    #: Target time per output token, in ns; enters the quota of a turn.
+    tpot_slo_ns: int = _SECOND // 10
+    #: Longest quota of a turn while another model waits, in ns.
+    max_quota_ns: int = _SECOND
+    #: Requests by which an engine with the model at hand may be ahead and still be preferred.
+    affinity_slack: int = 8
+    #: Chooses nodes for replicas until a topology says otherwise.
+    placement: PlacementPolicy = PlacementPolicy.LEAST_LOADED
+    #: Chooses nodes for requests until a topology says otherwise.
+    routing: RoutingPolicy = RoutingPolicy.LEAST_OUTSTANDING

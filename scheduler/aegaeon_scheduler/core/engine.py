@@ -1,0 +1,182 @@
+"""The ledger of one engine: which sequences it has, and in which of its turns they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from aegaeon.errors import AegaeonError
+from aegaeon_scheduler.core.estimator import Estimator
+from aegaeon_scheduler.core.sequence import Sequence
+from aegaeon_scheduler.core.values import WorkerIdentity, WorkerMemory
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A turn that the worker has: running when it is the engine's first, else queued."""
+
+    turn_id: int
+    model: str
+    quota_ns: int
+    members: dict[int, Sequence]
+    started: bool = False
+    steps: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class ModelQueue:
+    """Unfinished sequences of one model on one engine that are in no turn."""
+
+    model: str
+    #: Runnable, oldest first.
+    waiting: dict[int, Sequence] = field(default_factory=dict)
+    #: Their readers are behind.
+    paused: dict[int, Sequence] = field(default_factory=dict)
+    #: Since when something has been waiting without a turn of the model.
+    since_ns: int = 0
+    #: Sequences in all: waiting, paused, and members of turns.
+    size: int = 0
+    #: Turns in a row that ended without a step, though they had members.
+    fruitless: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """One registration of a worker, from its first call until it is lost."""
+
+    epoch: int
+    identity: WorkerIdentity
+    #: Its command stream is open.
+    ready: bool = False
+    #: Models that can run.
+    loaded: set[str] = field(default_factory=set)
+    #: Asked to load, not answered.
+    loading: set[str] = field(default_factory=set)
+    #: Asked to unload, not answered.
+    unloading: set[str] = field(default_factory=set)
+    #: Could not load, and why.
+    refused: dict[str, AegaeonError] = field(default_factory=dict)
+    #: Every unfinished sequence, by handle.
+    sequences: dict[int, Sequence] = field(default_factory=dict)
+    #: Models of sequences that were cancelled and have not been confirmed ended, by handle.
+    ending: dict[int, str] = field(default_factory=dict)
+    queues: dict[str, ModelQueue] = field(default_factory=dict)
+    #: At most two: the running one, and the one queued behind it.
+    turns: list[Turn] = field(default_factory=list)
+    #: The model whose weights were on the device last.
+    resident: str = ""
+    estimator: Estimator = field(default_factory=Estimator)
+    usage: WorkerMemory | None = None
+    turn_count: int = 0
+    switch_count: int = 0
+    token_count: int = 0
+
+    @property
+    def engine_id(self) -> str:
+        """``node/index``."""
+        return self.identity.engine_id
+
+    def assign(self, sequence: Sequence, now_ns: int) -> None:
+        """Take in a sequence under its handle."""
+        queue = self.queues.get(sequence.model)
+        if queue is None:
+            queue = self.queues[sequence.model] = ModelQueue(sequence.model)
+        self.sequences[sequence.handle] = sequence
+        sequence.engine_id = self.engine_id
+        queue.size += 1
+        if sequence.paused:
+            queue.paused[sequence.handle] = sequence
+        else:
+            self._wait(queue, {sequence.handle: sequence}, now_ns)
+
+    def release(self, sequence: Sequence) -> None:
+        """Forget a sequence that ended or moves away."""
+        handle = sequence.handle
+        del self.sequences[handle]
+        queue = self.queues[sequence.model]
+        if queue.waiting.pop(handle, None) is None and queue.paused.pop(handle, None) is None:
+            for turn in self.turns:
+                turn.members.pop(handle, None)
+        queue.size -= 1
+        if not queue.size:
+            del self.queues[sequence.model]
+        sequence.engine_id = None
+
+    def pause(self, sequence: Sequence) -> Turn | None:
+        """Take a sequence out of its turn, which is returned, or out of the waiting ones."""
+        queue = self.queues[sequence.model]
+        queue.waiting.pop(sequence.handle, None)
+        queue.paused[sequence.handle] = sequence
+        for turn in self.turns:
+            if turn.members.pop(sequence.handle, None) is not None:
+                return turn
+        return None
+
+    def resume(self, sequence: Sequence, now_ns: int) -> None:
+        """Let a paused sequence wait for a turn again."""
+        queue = self.queues[sequence.model]
+        del queue.paused[sequence.handle]
+        self._wait(queue, {sequence.handle: sequence}, now_ns)
+
+    def turn(self, turn_id: int) -> Turn | None:
+        """The turn of this id, if the worker still has it."""
+        for turn in self.turns:
+            if turn.turn_id == turn_id:
+                return turn
+        return None
+
+    def turn_of(self, model: str) -> Turn | None:
+        """The running or queued turn of a model."""
+        for turn in self.turns:
+            if turn.model == model:
+                return turn
+        return None
+
+    def draw(self, model: str, room: int) -> dict[int, Sequence]:
+        """Take up to ``room`` waiting sequences of a model, oldest first."""
+        queue = self.queues.get(model)
+        if queue is None or not queue.waiting or room <= 0:
+            return {}
+        if len(queue.waiting) <= room:
+            drawn, queue.waiting = queue.waiting, {}
+            return drawn
+        chosen = [handle for handle, _ in zip(queue.waiting, range(room), strict=False)]
+        return {handle: queue.waiting.pop(handle) for handle in chosen}
+
+    def end_turn(self, turn: Turn, now_ns: int) -> None:
+        """Remove a turn; members that go on wait ahead of those that had no turn yet."""
+        self.turns.remove(turn)
+        queue = self.queues.get(turn.model)
+        if queue is None:
+            return
+        queue.waiting = {**turn.members, **queue.waiting}
+        queue.since_ns = now_ns
+
+    def contested(self, model: str) -> bool:
+        """Whether any other model has something to run."""
+        return any(
+            queue.size > len(queue.paused) for name, queue in self.queues.items() if name != model
+        )
+
+    def busy_with(self, model: str) -> bool:
+        """Whether the worker may still hold sequences of a model."""
+        return model in self.queues or model in self.ending.values()
+
+    def audit(self) -> Iterator[str]:
+        """Every way in which the ledger contradicts itself; none when it is sound."""
+        places = [q.waiting for q in self.queues.values()]
+        places += [q.paused for q in self.queues.values()]
+        places += [turn.members for turn in self.turns]
+        found = [handle for place in places for handle in place]
+        if sorted(found) != sorted(self.sequences):
+            yield f"{self.engine_id}: sequences {sorted(self.sequences)}, in places {found}"
+        if sum(queue.size for queue in self.queues.values()) != len(self.sequences):
+            yield f"{self.engine_id}: queue sizes do not add up"
+        if len(self.turns) > 2:
+            yield f"{self.engine_id}: {len(self.turns)} turns at the worker"
+
+    @staticmethod
+    def _wait(queue: ModelQueue, arrivals: dict[int, Sequence], now_ns: int) -> None:
+        if not queue.waiting:
+            queue.since_ns = now_ns
+        queue.waiting.update(arrivals)

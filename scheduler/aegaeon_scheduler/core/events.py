@@ -1,0 +1,209 @@
+"""What happens to the cluster: the core's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Numbers
+from dataclasses import dataclass
+
+from aegaeon.errors import AegaeonError
+from aegaeon_scheduler.core.values import (
+    ModelFacts,
+    ModelSpec,
+    NodeExpectation,
+    PlacementPolicy,
+    RoutingPolicy,
+    TurnEnd,
+    WorkerIdentity,
+    WorkerMemory,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRegistered:
+    """A worker wants to serve; replaces an earlier one of the same node and index."""
+
+    epoch: int
+    identity: WorkerIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """The worker's command stream is open; `models` can run at once."""
+
+    epoch: int
+    models: tuple[tuple[ModelSpec, ModelFacts], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """The worker's stream broke, its lease ended, or it said goodbye."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgressed:
+    """A worker packs a model; bytes so far and in all."""
+
+    epoch: int
+    model: str
+    packed_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoaded:
+    """A model can run on a worker."""
+
+    epoch: int
+    spec: ModelSpec
+    facts: ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFailed:
+    """A worker could not load or unload a model."""
+
+    epoch: int
+    model: str
+    error: AegaeonError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUnloaded:
+    """A worker gave a model's memory back."""
+
+    epoch: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """A turn begins on a worker; measured switch time in ns."""
+
+    epoch: int
+    turn_id: int
+    switched: bool
+    switch_time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """One engine step: parallel arrays, one entry per sequence that got a token or ended."""
+
+    epoch: int
+    turn_id: int
+    handles: Numbers[int]
+    token_ids: Numbers[int]
+    finish_reasons: Numbers[int]
+    step_time_ns: int
+    prefill_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """A turn is over; `elapsed_ns` from its first step's start to its last one's end."""
+
+    epoch: int
+    turn_id: int
+    reason: TurnEnd
+    elapsed_ns: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFailed:
+    """One sequence failed on a worker, which has forgotten it."""
+
+    epoch: int
+    handle: int
+    error: AegaeonError
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReported:
+    """A worker's ledgers."""
+
+    epoch: int
+    memory: WorkerMemory
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInspected:
+    """Answer to `InspectModel`: facts, or the reason why there are none."""
+
+    operation_id: int
+    facts: ModelFacts | None
+    error: AegaeonError | None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """A request is to end; `error` is set when something other than its caller ends it."""
+
+    sequence_id: int
+    error: AegaeonError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderCaughtUp:
+    """Everything that was taken from a paused request's buffer has been written."""
+
+    sequence_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeployRequested:
+    """Make a model READY on at least `replica_count` nodes, or on exactly `node_ids`."""
+
+    operation_id: int
+    spec: ModelSpec
+    replica_count: int
+    node_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UndeployRequested:
+    """Drain and remove a model from `node_ids`; empty means everywhere."""
+
+    operation_id: int
+    name: str
+    node_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyApplied:
+    """Only these nodes take replicas, and these policies choose."""
+
+    nodes: tuple[NodeExpectation, ...]
+    placement: PlacementPolicy
+    routing: RoutingPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed: something is due."""
+
+
+Event = (
+    WorkerRegistered
+    | WorkerReady
+    | WorkerLost
+    | LoadProgressed
+    | ModelLoaded
+    | ModelFailed
+    | ModelUnloaded
+    | TurnStarted
+    | StepDone
+    | TurnEnded
+    | SequenceFailed
+    | MemoryReported
+    | ModelInspected
+    | CancelRequested
+    | ReaderCaughtUp
+    | DeployRequested
+    | UndeployRequested
+    | TopologyApplied
+    | Tick
+)

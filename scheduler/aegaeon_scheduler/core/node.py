@@ -1,0 +1,51 @@
+"""A node: the host memory of one machine, its engines and its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.replica import Replica, ReplicaState
+from aegaeon_scheduler.core.values import NodeMemory
+
+_HOLDS_MEMORY = frozenset({ReplicaState.LOADING, ReplicaState.READY, ReplicaState.DRAINING})
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One machine; it stays known when its workers are lost."""
+
+    node_id: str
+    memory: NodeMemory
+    #: Registered workers by index.
+    engines: dict[int, Engine] = field(default_factory=dict)
+    #: Replicas that are not ABSENT, by model.
+    replicas: dict[str, Replica] = field(default_factory=dict)
+    #: Packed bytes that deployments have set aside until evicted models are gone, by model.
+    reserved: dict[str, int] = field(default_factory=dict)
+    #: Models that leave for a reservation.
+    evicting: set[str] = field(default_factory=set)
+    #: Models removed here while a worker was away, which may come back with them.
+    unwanted: set[str] = field(default_factory=set)
+
+    def ready_engines(self) -> list[Engine]:
+        """Engines whose command stream is open, by index."""
+        return [engine for _, engine in sorted(self.engines.items()) if engine.ready]
+
+    def engines_with(self, model: str) -> Iterator[Engine]:
+        """Engines that can run a model, by index."""
+        return (e for e in self.ready_engines() if model in e.loaded and model not in e.unloading)
+
+    def active_requests(self) -> int:
+        """Unfinished requests routed here."""
+        return sum(replica.active_requests for replica in self.replicas.values())
+
+    def planned_bytes(self, packed: dict[str, int]) -> int:
+        """Weight cache bytes taken or promised; ``packed`` maps models to their bytes."""
+        held = sum(
+            packed.get(model, 0)
+            for model, replica in self.replicas.items()
+            if (replica.state in _HOLDS_MEMORY or replica.reload) and model not in self.evicting
+        )
+        return held + sum(self.reserved.values())

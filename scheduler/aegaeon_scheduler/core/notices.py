@@ -1,0 +1,88 @@
+"""Events that operators watch; enum numbers equal the contract's."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from aegaeon.errors import AegaeonError
+from aegaeon_scheduler.core.replica import ReplicaState
+
+
+class WorkerChange(enum.IntEnum):
+    """What happened to a worker."""
+
+    REGISTERED = 1
+    CONNECTED = 2
+    LOST = 3
+
+
+class TurnChange(enum.IntEnum):
+    """What happened to a turn."""
+
+    QUEUED = 1
+    STARTED = 2
+    ENDED = 3
+
+
+class RequestChange(enum.IntEnum):
+    """What happened to a request."""
+
+    ACCEPTED = 1
+    FINISHED = 2
+    CANCELLED = 3
+    FAILED = 4
+    RECOVERED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerChanged:
+    """A worker registered, connected or was lost."""
+
+    node_id: str
+    worker_index: int
+    epoch: int
+    change: WorkerChange
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaChanged:
+    """A replica changed its state."""
+
+    model: str
+    node_id: str
+    state: ReplicaState
+    active_requests: int
+    error: AegaeonError | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnChanged:
+    """A turn was queued, started or ended; planned against measured, in ns."""
+
+    engine_id: str
+    turn_id: int
+    model: str
+    change: TurnChange
+    sequences: int
+    quota_ns: int
+    switch_time_ns: int = 0
+    elapsed_ns: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestChanged:
+    """A request was accepted, moved, or ended."""
+
+    sequence_id: int
+    label: str
+    model: str
+    engine_id: str
+    change: RequestChange
+    tokens: int
+    error: AegaeonError | None = None
+
+
+Notice = WorkerChanged | ReplicaChanged | TurnChanged | RequestChanged

@@ -1,0 +1,233 @@
+"""The life of requests: accepted, routed, paused, moved after a loss, ended."""
+
+from __future__ import annotations
+
+from aegaeon.errors import AegaeonError, ErrorReason, RequestTimeoutError, UnavailableError
+from aegaeon_scheduler.core.admission import admit
+from aegaeon_scheduler.core.commands import AddSequence, CancelSequences, LeaveTurn
+from aegaeon_scheduler.core.notices import RequestChange, RequestChanged
+from aegaeon_scheduler.core.routing import choose_engine
+from aegaeon_scheduler.core.sequence import Sequence
+from aegaeon_scheduler.core.state import State
+from aegaeon_scheduler.core.values import FinishReason, GenerationRequest, StopConditions
+
+_DEADLINE = 0
+_RECOVERY = 1
+
+_CHANGE_OF_FINISH = {
+    FinishReason.STOP: RequestChange.FINISHED,
+    FinishReason.LENGTH: RequestChange.FINISHED,
+    FinishReason.CANCELLED: RequestChange.CANCELLED,
+}
+
+
+def submit(state: State, request: GenerationRequest, now_ns: int) -> Sequence:
+    """Accept and route a request; raises the named error that refuses it."""
+    try:
+        admission = admit(state, request)
+    except AegaeonError:
+        state.statistics.rejected += 1
+        raise
+    state.last_sequence_id += 1
+    sequence = Sequence(
+        sequence_id=state.last_sequence_id,
+        label=request.label,
+        model=request.model,
+        prompt=request.prompt,
+        stop=admission.stop,
+        arrival_ns=now_ns,
+        generated=list(request.generated),
+        inherited=len(request.generated),
+        reserved_tokens=admission.reserved_tokens,
+        pool_bytes=admission.pool_bytes,
+    )
+    state.sequences[sequence.sequence_id] = sequence
+    admission.model.requests += 1
+    admission.model.tokens += sequence.reserved_tokens
+    state.reserved_tokens += sequence.reserved_tokens
+    state.statistics.requests += 1
+    finish = _already_finished(sequence, admission.stop)
+    if finish is not FinishReason.UNSPECIFIED:
+        end(state, sequence, finish=finish)
+        return sequence
+    if request.timeout_ns:
+        state.alarm(now_ns + request.timeout_ns, _DEADLINE, sequence.sequence_id)
+    route(state, sequence, RequestChange.ACCEPTED, now_ns)
+    return sequence
+
+
+def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) -> None:
+    """Give a sequence to an engine; without one it waits for a READY replica, but not for ever."""
+    engine = choose_engine(state, sequence)
+    if engine is None:
+        waiting = state.orphans.setdefault(sequence.model, {})
+        if sequence.sequence_id not in waiting:
+            waiting[sequence.sequence_id] = sequence
+            due = now_ns + state.config.recovery_timeout_ns
+            state.alarm(due, _RECOVERY, sequence.sequence_id)
+        return
+    _forget_orphan(state, sequence)
+    # A fresh handle for every assignment, so that late events of an earlier one cannot match.
+    state.last_handle += 1
+    sequence.handle = state.last_handle
+    engine.assign(sequence, now_ns)
+    node = state.nodes[engine.identity.node_id]
+    replica = node.replicas[sequence.model]
+    replica.active_requests += 1
+    replica.last_used_ns = now_ns
+    state.statistics.routed_by_node[node.node_id] += 1
+    state.out.add(
+        AddSequence(
+            engine.epoch,
+            sequence.handle,
+            sequence.model,
+            sequence.prompt,
+            tuple(sequence.generated),
+            sequence.stop,
+        )
+    )
+    _publish(state, sequence, change)
+    state.mark(engine)
+
+
+def route_orphans(state: State, model: str, now_ns: int) -> None:
+    """A replica of ``model`` became READY: sequences that waited for one go on."""
+    for sequence in list(state.orphans.get(model, {}).values()):
+        route(state, sequence, RequestChange.RECOVERED, now_ns)
+        if sequence.engine_id is not None:
+            state.statistics.recovered += 1
+
+
+def detach(state: State, sequence: Sequence) -> None:
+    """Take a sequence off its engine's and its replica's books."""
+    engine = state.engine_of(sequence)
+    if engine is None:
+        _forget_orphan(state, sequence)
+        return
+    engine.release(sequence)
+    replica = state.nodes[engine.identity.node_id].replicas[sequence.model]
+    replica.active_requests -= 1
+    state.mark(engine)
+    state.touch(sequence.model)
+
+
+def end(
+    state: State,
+    sequence: Sequence,
+    finish: FinishReason = FinishReason.UNSPECIFIED,
+    error: AegaeonError | None = None,
+) -> None:
+    """End a sequence for its reader and in every ledger."""
+    change = _CHANGE_OF_FINISH.get(finish, RequestChange.FAILED)
+    sequence.finish = finish
+    sequence.error = error
+    _publish(state, sequence, change)
+    detach(state, sequence)
+    del state.sequences[sequence.sequence_id]
+    model = state.models[sequence.model]
+    model.requests -= 1
+    model.tokens -= sequence.reserved_tokens
+    state.reserved_tokens -= sequence.reserved_tokens
+    state.touch(sequence.model)
+    _count(state, change)
+    state.out.wake(sequence)
+
+
+def cancel(state: State, sequence_id: int, error: AegaeonError | None) -> None:
+    """End a request at its caller's wish, or by ``error``, and free it on its worker."""
+    sequence = state.sequences.get(sequence_id)
+    if sequence is None:
+        return
+    engine = state.engine_of(sequence)
+    if engine is not None:
+        engine.ending[sequence.handle] = sequence.model
+        state.out.add(CancelSequences(engine.epoch, (sequence.handle,)))
+    finish = FinishReason.CANCELLED if error is None else FinishReason.UNSPECIFIED
+    end(state, sequence, finish, error)
+
+
+def pause(state: State, sequence: Sequence) -> None:
+    """A reader is behind by a whole backlog: its sequence stops until it has caught up."""
+    sequence.paused = True
+    engine = state.engine_of(sequence)
+    if engine is None:
+        return
+    turn = engine.pause(sequence)
+    if turn is not None:
+        state.out.add(LeaveTurn(engine.epoch, turn.turn_id, (sequence.handle,)))
+    state.mark(engine)
+
+
+def resume(state: State, sequence_id: int, now_ns: int) -> None:
+    """A reader has caught up."""
+    sequence = state.sequences.get(sequence_id)
+    if sequence is None or not sequence.paused:
+        return
+    sequence.paused = False
+    engine = state.engine_of(sequence)
+    if engine is not None:
+        engine.resume(sequence, now_ns)
+        state.mark(engine)
+
+
+def ring(state: State, now_ns: int) -> None:
+    """End the requests whose time is up."""
+    for kind, sequence_id in list(state.pop_due(now_ns)):
+        sequence = state.sequences.get(sequence_id)
+        if sequence is None:
+            continue
+        if kind == _DEADLINE:
+            cancel(state, sequence_id, RequestTimeoutError("the request's deadline has passed"))
+        elif sequence.engine_id is None:
+            end(
+                state,
+                sequence,
+                error=UnavailableError(
+                    f"the worker of model {sequence.model!r} was lost, and no other became ready "
+                    "in time; the tokens received are valid",
+                    reason=ErrorReason.WORKER_LOST,
+                ),
+            )
+
+
+def _forget_orphan(state: State, sequence: Sequence) -> None:
+    waiting = state.orphans.get(sequence.model)
+    if waiting is not None and sequence.sequence_id in waiting:
+        del waiting[sequence.sequence_id]
+        if not waiting:
+            del state.orphans[sequence.model]
+
+
+def _already_finished(sequence: Sequence, stop: StopConditions) -> FinishReason:
+    """A resumed request may have had its last token already, and only have missed its end."""
+    made = sequence.generated
+    if not made:
+        return FinishReason.UNSPECIFIED
+    ends = made[-1] in stop.eos_token_ids or made[-1] in stop.stop_token_ids
+    if ends and len(made) > stop.min_new_tokens:
+        return FinishReason.STOP
+    full = len(sequence.prompt) + len(made) >= stop.max_model_len
+    return FinishReason.LENGTH if full or len(made) >= stop.max_new_tokens else FinishReason(0)
+
+
+def _publish(state: State, sequence: Sequence, change: RequestChange) -> None:
+    state.out.publish(
+        RequestChanged(
+            sequence.sequence_id,
+            sequence.label,
+            sequence.model,
+            sequence.engine_id or "",
+            change,
+            len(sequence.generated),
+            sequence.error,
+        )
+    )
+
+
+def _count(state: State, change: RequestChange) -> None:
+    if change is RequestChange.FINISHED:
+        state.statistics.finished += 1
+    elif change is RequestChange.CANCELLED:
+        state.statistics.cancelled += 1
+    else:
+        state.statistics.failed += 1

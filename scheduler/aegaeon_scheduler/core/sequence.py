@@ -1,0 +1,59 @@
+"""One request on its way: private id, tokens, limits, and what its reader has not taken yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+
+from aegaeon.errors import AegaeonError
+from aegaeon_scheduler.core.values import FinishReason, StopConditions
+
+#: Of one token: worker time of its step, and when the core heard of it; both in ns.
+Stamp = tuple[int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request from acceptance to its end."""
+
+    sequence_id: int
+    label: str
+    model: str
+    prompt: Tokens[int]
+    stop: StopConditions
+    arrival_ns: int
+    #: Tokens produced so far, the caller's own first; all of them survive the loss of a worker.
+    generated: list[int]
+    #: How many of `generated` came with the request.
+    inherited: int
+    #: Prompt plus permitted new tokens, as counted against the queue limits.
+    reserved_tokens: int
+    #: Device pool bytes that weights and KV need at full length.
+    pool_bytes: int
+
+    # Set when routed, unset on loss.
+    engine_id: str | None = None
+    handle: int = 0
+
+    #: Taken out of its turn because its reader is behind.
+    paused: bool = False
+    #: The reader has been told that something is there.
+    dirty: bool = False
+    #: Stamps of the tokens that the reader has not taken, which are the last of `generated`.
+    stamps: list[Stamp] = field(default_factory=list)
+    finish: FinishReason = FinishReason.UNSPECIFIED
+    error: AegaeonError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Nothing will be added any more."""
+        return self.finish is not FinishReason.UNSPECIFIED or self.error is not None
+
+    def take(self) -> tuple[list[int], list[Stamp]]:
+        """Tokens and stamps since the last call; the reader's buffer is empty afterwards."""
+        stamps = self.stamps
+        self.dirty = False
+        if not stamps:
+            return [], stamps
+        self.stamps = []
+        return self.generated[-len(stamps) :], stamps

@@ -1,0 +1,136 @@
+"""Everything the core knows, and the few ways in which its parts refer to each other."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.node import Node
+from aegaeon_scheduler.core.outbox import Outbox
+from aegaeon_scheduler.core.replica import Replica, ReplicaState
+from aegaeon_scheduler.core.sequence import Sequence
+from aegaeon_scheduler.core.statistics import Statistics
+from aegaeon_scheduler.core.values import (
+    ModelFacts,
+    ModelSpec,
+    PlacementPolicy,
+    RoutingPolicy,
+)
+
+if TYPE_CHECKING:
+    from aegaeon_scheduler.core.operations import Operation
+
+
+@dataclass(slots=True, eq=False)
+class Model:
+    """A model by name, with the operations on it, which run one after another."""
+
+    spec: ModelSpec
+    facts: ModelFacts | None = None
+    #: Unfinished requests, and the tokens they reserve.
+    requests: int = 0
+    tokens: int = 0
+    operations: deque[Operation] = field(default_factory=deque)
+
+
+@dataclass(slots=True, eq=False)
+class State:
+    """The ledgers."""
+
+    config: CoreConfig
+    placement: PlacementPolicy
+    routing: RoutingPolicy
+    nodes: dict[str, Node] = field(default_factory=dict)
+    #: Registrations by epoch.
+    engines: dict[int, Engine] = field(default_factory=dict)
+    models: dict[str, Model] = field(default_factory=dict)
+    #: Unfinished requests by id.
+    sequences: dict[int, Sequence] = field(default_factory=dict)
+    #: Of those, without an engine, by model.
+    orphans: dict[str, dict[int, Sequence]] = field(default_factory=dict)
+    #: Nodes that take replicas; None is all.
+    topology: frozenset[str] | None = None
+    statistics: Statistics = field(default_factory=Statistics)
+    out: Outbox = field(default_factory=Outbox)
+    #: Engines to plan again once the event has been handled; a dict for its order.
+    stale: dict[int, Engine] = field(default_factory=dict)
+    #: Models whose operations may go on.
+    touched: dict[str, None] = field(default_factory=dict)
+    reserved_tokens: int = 0
+    last_sequence_id: int = 0
+    last_handle: int = 0
+    last_placed: str = ""
+    route_turns: dict[str, int] = field(default_factory=dict)
+    _timers: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def mark(self, engine: Engine) -> None:
+        """Plan the engine again after this event."""
+        self.stale[engine.epoch] = engine
+
+    def touch(self, model: str) -> None:
+        """Let operations on the model go on after this event."""
+        self.touched[model] = None
+
+    def engine_of(self, sequence: Sequence) -> Engine | None:
+        """The engine that has the sequence."""
+        if sequence.engine_id is None:
+            return None
+        node_id, _, index = sequence.engine_id.rpartition("/")
+        return self.nodes[node_id].engines[int(index)]
+
+    def replicas(self, model: str) -> Iterator[tuple[Node, Replica]]:
+        """Replicas of a model that are not ABSENT, by node id."""
+        for _, node in sorted(self.nodes.items()):
+            replica = node.replicas.get(model)
+            if replica is not None:
+                yield node, replica
+
+    def packed_bytes(self) -> dict[str, int]:
+        """Packed bytes of every model whose files have been read."""
+        return {
+            name: model.facts.packed_bytes
+            for name, model in self.models.items()
+            if model.facts is not None
+        }
+
+    def model_state(self, model: str) -> ReplicaState:
+        """The most useful state of a model's replicas."""
+        states = {replica.state for _, replica in self.replicas(model)}
+        for state in (
+            ReplicaState.READY,
+            ReplicaState.LOADING,
+            ReplicaState.DRAINING,
+            ReplicaState.FAILED,
+        ):
+            if state in states:
+                return state
+        return ReplicaState.ABSENT
+
+    def forget_if_unused(self, name: str) -> None:
+        """Drop a model that has no replica, request or operation left."""
+        model = self.models.get(name)
+        if model is None or model.requests or model.operations:
+            return
+        if next(self.replicas(name), None) is None:
+            del self.models[name]
+
+    def alarm(self, due_ns: int, kind: int, sequence_id: int) -> None:
+        """Look at a sequence again at ``due_ns``; see `requests` for the kinds."""
+        heapq.heappush(self._timers, (due_ns, kind, sequence_id))
+
+    def next_due_ns(self) -> int | None:
+        """When the next alarm of a living sequence goes off."""
+        while self._timers and self._timers[0][2] not in self.sequences:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def pop_due(self, now_ns: int) -> Iterator[tuple[int, int]]:
+        """Kinds and sequence ids of alarms that have gone off."""
+        while self._timers and self._timers[0][0] <= now_ns:
+            _, kind, sequence_id = heapq.heappop(self._timers)
+            yield kind, sequence_id

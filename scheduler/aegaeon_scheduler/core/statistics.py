@@ -1,0 +1,22 @@
+"""Counters since start or reset."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What `GetRuntime` counts."""
+
+    requests: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    rejected: int = 0
+    tokens: int = 0
+    recovered: int = 0
+    routed_by_node: Counter[str] = field(default_factory=Counter)
+    placed_by_node: Counter[str] = field(default_factory=Counter)
+    evicted_by_node: Counter[str] = field(default_factory=Counter)

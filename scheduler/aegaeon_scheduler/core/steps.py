@@ -1,0 +1,143 @@
+"""Events of turns: the path of every token. One pass over a step's handles, nothing more."""
+
+from __future__ import annotations
+
+from aegaeon.errors import EngineError
+from aegaeon_scheduler.core import requests
+from aegaeon_scheduler.core.engine import Engine, Turn
+from aegaeon_scheduler.core.events import SequenceFailed, StepDone, TurnEnded, TurnStarted
+from aegaeon_scheduler.core.notices import TurnChange, TurnChanged
+from aegaeon_scheduler.core.sequence import Sequence
+from aegaeon_scheduler.core.state import State
+from aegaeon_scheduler.core.values import FinishReason, TurnEnd
+
+#: Turns in a row without a step after which the members are given up: the worker cannot run them.
+_MAX_FRUITLESS = 5
+
+
+def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
+    """Append every token to its sequence and to what its reader has not taken."""
+    turn = engine.turn(event.turn_id)
+    if turn is not None:
+        turn.steps += 1
+        if not event.prefill_tokens:
+            engine.estimator.observe_step(turn.model, event.step_time_ns)
+    stamp = (event.step_time_ns, now_ns)
+    backlog = state.config.reader_backlog_tokens
+    sequences, wake = engine.sequences, state.out.wake
+    count = 0
+    special: list[tuple[int, Sequence | None, int]] = []
+    for handle, token, reason in zip(
+        event.handles, event.token_ids, event.finish_reasons, strict=True
+    ):
+        sequence = sequences.get(handle)
+        if sequence is None or reason == FinishReason.CANCELLED:
+            special.append((handle, sequence, reason))
+            continue
+        sequence.generated.append(token)
+        stamps = sequence.stamps
+        stamps.append(stamp)
+        count += 1
+        if not sequence.dirty:
+            wake(sequence)
+        if reason or (len(stamps) >= backlog and not sequence.paused):
+            special.append((handle, sequence, reason))
+    engine.token_count += count
+    state.statistics.tokens += count
+    for handle, found, reason in special:
+        _after_token(state, engine, handle, found, reason)
+
+
+def on_turn_started(state: State, engine: Engine, event: TurnStarted) -> None:
+    """Learn what the switch cost, and whose weights are on the device now."""
+    turn = engine.turn(event.turn_id)
+    if turn is None:
+        return
+    turn.started = True
+    engine.turn_count += 1
+    engine.resident = turn.model
+    if event.switched:
+        engine.switch_count += 1
+        engine.estimator.observe_switch(turn.model, event.switch_time_ns)
+    _publish(state, engine, turn, TurnChange.STARTED, switch_time_ns=event.switch_time_ns)
+
+
+def on_turn_ended(state: State, engine: Engine, event: TurnEnded, now_ns: int) -> None:
+    """Members that go on wait for another turn."""
+    turn = engine.turn(event.turn_id)
+    if turn is None:
+        return
+    _publish(
+        state,
+        engine,
+        turn,
+        TurnChange.ENDED,
+        elapsed_ns=event.elapsed_ns,
+        reason=event.reason.name.lower(),
+    )
+    engine.end_turn(turn, now_ns)
+    state.mark(engine)
+    queue = engine.queues.get(turn.model)
+    if queue is None:
+        return
+    queue.fruitless = queue.fruitless + 1 if turn.members and not event.steps else 0
+    if queue.fruitless >= _MAX_FRUITLESS or (
+        queue.fruitless > 1 and event.reason is TurnEnd.FAILED
+    ):
+        error = EngineError(
+            f"engine {engine.engine_id} could not run a turn of model {turn.model!r} "
+            f"{queue.fruitless} times in a row; its worker's log has the reason"
+        )
+        for sequence in list(turn.members.values()):
+            requests.cancel(state, sequence.sequence_id, error)
+
+
+def on_sequence_failed(state: State, engine: Engine, event: SequenceFailed) -> None:
+    """One sequence failed on its worker; others are untouched."""
+    sequence = engine.sequences.get(event.handle)
+    if sequence is None:
+        _confirm_end(state, engine, event.handle)
+        return
+    requests.end(state, sequence, error=event.error)
+
+
+def _after_token(
+    state: State, engine: Engine, handle: int, sequence: Sequence | None, reason: int
+) -> None:
+    if sequence is None:
+        if reason:
+            _confirm_end(state, engine, handle)
+    elif reason:
+        requests.end(state, sequence, FinishReason(reason))
+    else:
+        requests.pause(state, sequence)
+
+
+def _confirm_end(state: State, engine: Engine, handle: int) -> None:
+    model = engine.ending.pop(handle, None)
+    if model is not None:
+        state.touch(model)
+
+
+def _publish(
+    state: State,
+    engine: Engine,
+    turn: Turn,
+    change: TurnChange,
+    switch_time_ns: int = 0,
+    elapsed_ns: int = 0,
+    reason: str = "",
+) -> None:
+    state.out.publish(
+        TurnChanged(
+            engine.engine_id,
+            turn.turn_id,
+            turn.model,
+            change,
+            len(turn.members),
+            turn.quota_ns,
+            switch_time_ns,
+            elapsed_ns,
+            reason,
+        )
+    )

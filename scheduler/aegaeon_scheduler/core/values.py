@@ -1,0 +1,169 @@
+"""Plain values that events, ledgers and commands share."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+
+class DataType(enum.IntEnum):
+    """Numeric type of weights and KV; numbers equal the contract's."""
+
+    UNSPECIFIED = 0
+    FLOAT32 = 1
+    BFLOAT16 = 2
+    FLOAT16 = 3
+
+
+class FinishReason(enum.IntEnum):
+    """Why a sequence ended; numbers equal the contract's."""
+
+    UNSPECIFIED = 0
+    STOP = 1
+    LENGTH = 2
+    CANCELLED = 3
+
+
+class TurnEnd(enum.IntEnum):
+    """Why a turn ended; numbers equal the contract's."""
+
+    UNSPECIFIED = 0
+    COMPLETED = 1
+    QUOTA = 2
+    FAILED = 3
+
+
+class PlacementPolicy(enum.IntEnum):
+    """Chooses nodes for replicas; numbers equal the contract's."""
+
+    LEAST_LOADED = 1
+    ROUND_ROBIN = 2
+
+
+class RoutingPolicy(enum.IntEnum):
+    """Chooses a READY node for a request; numbers equal the contract's."""
+
+    LEAST_OUTSTANDING = 1
+    ROUND_ROBIN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Where a model comes from and how it is served; 0 and UNSPECIFIED as in the contract."""
+
+    name: str
+    path: str
+    dtype: DataType = DataType.UNSPECIFIED
+    max_model_len: int = 0
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a worker read from a model's files; sizes in bytes."""
+
+    fingerprint: str
+    packed_bytes: int
+    kv_block_bytes: int
+    kv_block_tokens: int
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopConditions:
+    """When a sequence stops; fully resolved: every number holds, `eos_token_ids` is final."""
+
+    max_new_tokens: int
+    min_new_tokens: int
+    eos_token_ids: tuple[int, ...]
+    stop_token_ids: tuple[int, ...]
+    ignore_eos: bool
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedStop:
+    """Stop conditions as a caller sends them: empty eos ids and a 0 context mean the model's."""
+
+    max_new_tokens: int
+    min_new_tokens: int = 0
+    eos_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    max_model_len: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A request as it arrives, not yet checked. Tokens may be any sequence; they are not copied."""
+
+    model: str
+    label: str
+    prompt: Tokens[int]
+    generated: Tokens[int]
+    stop: RequestedStop
+    timeout_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """A worker's device; sizes in bytes."""
+
+    kind: str
+    name: str
+    pool_bytes: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMemory:
+    """Host memory that the workers of a node share; sizes in bytes."""
+
+    cpu_num_slabs: int
+    cpu_slab_bytes: int
+    weight_cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """A worker as it registered."""
+
+    node_id: str
+    worker_index: int
+    address: str
+    device: DeviceFacts
+    memory: NodeMemory
+    max_batch_sequences: int
+    incarnation: str = ""
+    pid: int = 0
+
+    @property
+    def engine_id(self) -> str:
+        """Name of the engine that this worker is rank 0 of."""
+        return f"{self.node_id}/{self.worker_index}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """Memory in use on a worker, from its own ledgers, in bytes."""
+
+    device_weight_bytes: int
+    device_kv_bytes: int
+    device_free_bytes: int
+    host_kv_bytes: int
+    weight_cache_bytes: int
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExpectation:
+    """What a topology expects of one node; zero sizes accept any."""
+
+    node_id: str
+    num_engines: int
+    cpu_num_slabs: int = 0
+    cpu_slab_bytes: int = 0
+    weight_cache_bytes: int = 0

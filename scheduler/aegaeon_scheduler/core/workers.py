@@ -1,0 +1,153 @@
+"""Workers come, answer, and go."""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core import lifecycle, requests
+from aegaeon_scheduler.core.commands import DeployProgressed, FenceWorker
+from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.events import (
+    LoadProgressed,
+    ModelFailed,
+    ModelLoaded,
+    ModelUnloaded,
+    WorkerReady,
+    WorkerRegistered,
+)
+from aegaeon_scheduler.core.node import Node
+from aegaeon_scheduler.core.notices import RequestChange, WorkerChange, WorkerChanged
+from aegaeon_scheduler.core.replica import Replica, ReplicaState
+from aegaeon_scheduler.core.state import Model, State
+from aegaeon_scheduler.core.values import ModelFacts, ModelSpec
+
+
+def on_registered(state: State, event: WorkerRegistered, now_ns: int) -> None:
+    """A worker wants to serve; an earlier registration of the same place ends."""
+    identity = event.identity
+    node = state.nodes.get(identity.node_id)
+    if node is None:
+        node = state.nodes[identity.node_id] = Node(identity.node_id, identity.memory)
+    node.memory = identity.memory
+    earlier = node.engines.get(identity.worker_index)
+    if earlier is not None:
+        lose(state, earlier, "another worker registered in its place", now_ns)
+    engine = Engine(event.epoch, identity)
+    node.engines[identity.worker_index] = engine
+    state.engines[event.epoch] = engine
+    _publish(state, engine, WorkerChange.REGISTERED)
+
+
+def on_ready(state: State, engine: Engine, event: WorkerReady, now_ns: int) -> None:
+    """A worker's stream is open: take over the models it has, load those it should have."""
+    node = state.nodes[engine.identity.node_id]
+    engine.ready = True
+    _publish(state, engine, WorkerChange.CONNECTED)
+    for spec, facts in event.models:
+        _take_over(state, node, engine, spec, facts, now_ns)
+    for replica in list(node.replicas.values()):
+        if replica.state is ReplicaState.FAILED and replica.reload:
+            lifecycle.begin_load(state, node, replica.model, now_ns)
+        elif replica.state in (ReplicaState.READY, ReplicaState.LOADING):
+            lifecycle.settle(state, node, replica, now_ns)
+    state.mark(engine)
+
+
+def lose(state: State, engine: Engine, reason: str, now_ns: int) -> None:
+    """A worker is gone for good; its sequences go on elsewhere with the tokens they have."""
+    node = state.nodes[engine.identity.node_id]
+    sequences = list(engine.sequences.values())
+    for sequence in sequences:
+        requests.detach(state, sequence)
+    del state.engines[engine.epoch]
+    del node.engines[engine.identity.worker_index]
+    state.stale.pop(engine.epoch, None)
+    state.out.add(FenceWorker(engine.epoch, reason))
+    _publish(state, engine, WorkerChange.LOST, reason)
+    for replica in list(node.replicas.values()):
+        lifecycle.engine_lost(state, node, replica, now_ns)
+    for sequence in sequences:
+        requests.route(state, sequence, RequestChange.RECOVERED, now_ns)
+        if sequence.engine_id is not None:
+            state.statistics.recovered += 1
+
+
+def on_load_progressed(state: State, engine: Engine, event: LoadProgressed) -> None:
+    """Pass the progress on to the deployment that waits for it."""
+    model = state.models.get(event.model)
+    if model is not None and model.operations:
+        state.out.add(
+            DeployProgressed(
+                model.operations[0].operation_id,
+                engine.identity.node_id,
+                ReplicaState.LOADING,
+                event.packed_bytes,
+                event.total_bytes,
+            )
+        )
+
+
+def on_model_loaded(state: State, engine: Engine, event: ModelLoaded, now_ns: int) -> None:
+    """A load has succeeded."""
+    engine.loading.discard(event.spec.name)
+    if event.spec.name in state.models:
+        lifecycle.found_loaded(state, engine, event.spec, event.facts, now_ns)
+        state.touch(event.spec.name)
+
+
+def on_model_failed(state: State, engine: Engine, event: ModelFailed, now_ns: int) -> None:
+    """A load or an unload has failed; commands are answered in order, unloads first."""
+    node = state.nodes[engine.identity.node_id]
+    replica = node.replicas.get(event.model)
+    state.touch(event.model)
+    if event.model in engine.unloading:
+        engine.unloading.discard(event.model)
+        if replica is not None and replica.state is ReplicaState.DRAINING:
+            lifecycle.fail(state, node, replica, event.error, now_ns)
+        return
+    engine.loading.discard(event.model)
+    engine.refused[event.model] = event.error
+    if replica is not None:
+        lifecycle.settle(state, node, replica, now_ns)
+
+
+def on_model_unloaded(state: State, engine: Engine, event: ModelUnloaded) -> None:
+    """A model's memory has been given back."""
+    engine.unloading.discard(event.model)
+    engine.loaded.discard(event.model)
+    if engine.resident == event.model:
+        engine.resident = ""
+    state.touch(event.model)
+
+
+def _take_over(
+    state: State, node: Node, engine: Engine, spec: ModelSpec, facts: ModelFacts, now_ns: int
+) -> None:
+    """A worker came with a loaded model: after a restart of the scheduler it tells what is served.
+
+    A model that was removed while the worker was away, or whose name means other files now, is
+    sent away instead.
+    """
+    name = spec.name
+    engine.loaded.add(name)
+    model = state.models.get(name)
+    replaced = model is not None and (
+        model.spec != spec
+        or (model.facts is not None and model.facts.fingerprint != facts.fingerprint)
+    )
+    if name in node.unwanted or replaced:
+        lifecycle.ask_to_unload(state, engine, name)
+        engine.loaded.discard(name)
+        return
+    if model is None:
+        model = state.models[name] = Model(spec)
+    model.facts = facts
+    replica = node.replicas.setdefault(name, Replica(name, node.node_id))
+    if replica.state in (ReplicaState.ABSENT, ReplicaState.FAILED):
+        lifecycle.move(state, node, replica, ReplicaState.LOADING, now_ns)
+    lifecycle.settle(state, node, replica, now_ns)
+
+
+def _publish(state: State, engine: Engine, change: WorkerChange, reason: str = "") -> None:
+    identity = engine.identity
+    state.out.publish(
+        WorkerChanged(identity.node_id, identity.worker_index, engine.epoch, change, reason)
+    )

@@ -1,0 +1,1 @@
+"""The daemon: gRPC in front of the policy core, and streams to the workers behind it."""

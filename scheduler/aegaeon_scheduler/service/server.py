@@ -1,0 +1,75 @@
+"""The gRPC server: services, health, reflection, and an orderly end."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import grpc
+
+from aegaeon.rpc.address import bind
+from aegaeon.rpc.channel import server_options
+from aegaeon.rpc.health import Health
+from aegaeon.v1 import (
+    cluster_pb2,
+    cluster_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+)
+from aegaeon_scheduler.config import DaemonConfig
+from aegaeon_scheduler.service.cluster_service import ClusterService
+from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.inference import InferenceService
+from aegaeon_scheduler.service.models import ModelService
+from aegaeon_scheduler.service.registry import Registry
+
+_log = logging.getLogger(__name__)
+
+_SERVICES = [
+    service.full_name
+    for file in (inference_pb2, model_pb2, cluster_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+]
+
+
+class SchedulerServer:
+    """One scheduler; `start` it once and `stop` it once, on one event loop."""
+
+    def __init__(self, config: DaemonConfig) -> None:
+        self._config = config
+        self.driver = Driver(config.core)
+        self._registry = Registry(self.driver, config.lease_ttl_ns)
+        self._server = grpc.aio.server(options=server_options())
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(
+            InferenceService(self.driver), self._server
+        )
+        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self.driver), self._server)
+        cluster_pb2_grpc.add_ClusterServiceServicer_to_server(
+            ClusterService(self.driver, self._registry), self._server
+        )
+        self._health = Health(self._server, _SERVICES)
+
+    async def start(self) -> str:
+        """Bind and serve; returns the address to dial, with the real port."""
+        config = self._config
+        address = bind(self._server, config.listen, insecure_bind=config.insecure_bind)
+        await self._server.start()
+        await self._health.set_serving(True)
+        _log.info("serving on %s", address)
+        return address
+
+    async def stop(self) -> None:
+        """Stop intake, end what runs with SHUTTING_DOWN, let calls flush, close the workers."""
+        _log.info("stopping with %d requests", len(self.driver.cluster.state.sequences))
+        await self._health.set_serving(False)
+        self.driver.end_all()
+        await self._server.stop(self._config.shutdown_grace_s)
+        self._registry.close()
+        await self.driver.close()
+        self._remove_socket()
+
+    def _remove_socket(self) -> None:
+        if self._config.listen.startswith("unix:"):
+            Path(self._config.listen.removeprefix("unix:")).unlink(missing_ok=True)

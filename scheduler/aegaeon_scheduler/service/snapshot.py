@@ -1,0 +1,173 @@
+"""The core's ledgers and notices as contract messages, for operators."""
+
+from __future__ import annotations
+
+import time
+
+from aegaeon.rpc.status import to_detail
+from aegaeon.v1 import cluster_pb2, model_pb2
+from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.notices import (
+    Notice,
+    ReplicaChanged,
+    RequestChanged,
+    TurnChanged,
+    WorkerChanged,
+)
+from aegaeon_scheduler.core.state import State
+from aegaeon_scheduler.core.statistics import Statistics
+from aegaeon_scheduler.core.values import WorkerMemory
+from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.models import model_infos
+
+
+def runtime_snapshot(driver: Driver) -> cluster_pb2.RuntimeSnapshot:
+    """The cluster at this moment."""
+    state = driver.cluster.state
+    sequences = state.sequences.values()
+    waiting = sum(1 for s in sequences if len(s.generated) == s.inherited)
+    return cluster_pb2.RuntimeSnapshot(
+        taken_unix_ns=time.time_ns(),
+        started_unix_ns=driver.started_unix_ns,
+        workers=[_worker(engine) for engine in _engines(state)],
+        engines=[engine_info(engine) for engine in _engines(state)],
+        models=model_infos(state),
+        active_requests=len(sequences),
+        waiting_requests=waiting,
+        statistics=_statistics(state.statistics, driver.statistics_since_unix_ns),
+    )
+
+
+def engine_info(engine: Engine) -> cluster_pb2.EngineInfo:
+    """One engine."""
+    return cluster_pb2.EngineInfo(
+        engine_id=engine.engine_id,
+        node_id=engine.identity.node_id,
+        role=cluster_pb2.ENGINE_ROLE_SIMPLE,
+        worker_indexes=[engine.identity.worker_index],
+        ready=engine.ready,
+        current_model=engine.turns[0].model if engine.turns else "",
+        sequences=len(engine.sequences),
+        turns=engine.turn_count,
+        switches=engine.switch_count,
+        tokens=engine.token_count,
+    )
+
+
+def cluster_event(notice: Notice, number: int) -> cluster_pb2.ClusterEvent:
+    """A notice, numbered and dated."""
+    event = cluster_pb2.ClusterEvent(number=number, unix_ns=time.time_ns())
+    match notice:
+        case WorkerChanged():
+            event.worker.CopyFrom(_worker_changed(notice))
+        case ReplicaChanged():
+            event.replica.CopyFrom(_replica_changed(notice))
+        case TurnChanged():
+            event.turn.CopyFrom(_turn_changed(notice))
+        case RequestChanged():
+            event.request.CopyFrom(_request_changed(notice))
+    return event
+
+
+def _engines(state: State) -> list[Engine]:
+    return sorted(
+        state.engines.values(), key=lambda e: (e.identity.node_id, e.identity.worker_index)
+    )
+
+
+def _worker(engine: Engine) -> cluster_pb2.WorkerInfo:
+    identity = engine.identity
+    device, memory = identity.device, identity.memory
+    return cluster_pb2.WorkerInfo(
+        node_id=identity.node_id,
+        worker_index=identity.worker_index,
+        epoch=engine.epoch,
+        address=identity.address,
+        device=cluster_pb2.DeviceFacts(
+            kind=device.kind,
+            name=device.name,
+            pool_bytes=device.pool_bytes,
+            chunk_bytes=device.chunk_bytes,
+        ),
+        memory=cluster_pb2.NodeMemory(
+            cpu_num_slabs=memory.cpu_num_slabs,
+            cpu_slab_bytes=memory.cpu_slab_bytes,
+            weight_cache_bytes=memory.weight_cache_bytes,
+        ),
+        pid=identity.pid,
+        connected=engine.ready,
+        usage=None if engine.usage is None else _usage(engine.usage),
+    )
+
+
+def _usage(usage: WorkerMemory) -> cluster_pb2.WorkerMemory:
+    return cluster_pb2.WorkerMemory(
+        device_weight_bytes=usage.device_weight_bytes,
+        device_kv_bytes=usage.device_kv_bytes,
+        device_free_bytes=usage.device_free_bytes,
+        host_kv_bytes=usage.host_kv_bytes,
+        weight_cache_bytes=usage.weight_cache_bytes,
+        sequences=usage.sequences,
+    )
+
+
+def _statistics(statistics: Statistics, since_unix_ns: int) -> cluster_pb2.Statistics:
+    return cluster_pb2.Statistics(
+        since_unix_ns=since_unix_ns,
+        requests=statistics.requests,
+        finished=statistics.finished,
+        cancelled=statistics.cancelled,
+        failed=statistics.failed,
+        rejected=statistics.rejected,
+        tokens=statistics.tokens,
+        recovered=statistics.recovered,
+        routed_by_node=statistics.routed_by_node,
+        placed_by_node=statistics.placed_by_node,
+        evicted_by_node=statistics.evicted_by_node,
+    )
+
+
+def _worker_changed(notice: WorkerChanged) -> cluster_pb2.WorkerChanged:
+    return cluster_pb2.WorkerChanged(
+        node_id=notice.node_id,
+        worker_index=notice.worker_index,
+        epoch=notice.epoch,
+        change=cluster_pb2.WorkerChanged.Change.Name(notice.change),
+        reason=notice.reason,
+    )
+
+
+def _replica_changed(notice: ReplicaChanged) -> cluster_pb2.ReplicaChanged:
+    replica = model_pb2.Replica(
+        node_id=notice.node_id,
+        state=model_pb2.ReplicaState.Name(notice.state),
+        active_requests=notice.active_requests,
+        error=None if notice.error is None else to_detail(notice.error),
+    )
+    return cluster_pb2.ReplicaChanged(model=notice.model, replica=replica)
+
+
+def _turn_changed(notice: TurnChanged) -> cluster_pb2.TurnChanged:
+    return cluster_pb2.TurnChanged(
+        engine_id=notice.engine_id,
+        turn_id=notice.turn_id,
+        model=notice.model,
+        change=cluster_pb2.TurnChanged.Change.Name(notice.change),
+        sequences=notice.sequences,
+        quota_ns=notice.quota_ns,
+        switch_time_ns=notice.switch_time_ns,
+        elapsed_ns=notice.elapsed_ns,
+        reason=notice.reason,
+    )
+
+
+def _request_changed(notice: RequestChanged) -> cluster_pb2.RequestChanged:
+    return cluster_pb2.RequestChanged(
+        sequence_id=notice.sequence_id,
+        label=notice.label,
+        model=notice.model,
+        engine_id=notice.engine_id,
+        change=cluster_pb2.RequestChanged.Change.Name(notice.change),
+        tokens=notice.tokens,
+        error=None if notice.error is None else to_detail(notice.error),
+    )

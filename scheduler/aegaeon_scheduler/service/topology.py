@@ -1,0 +1,98 @@
+"""What clients expect of the cluster, checked against what is registered."""
+
+from __future__ import annotations
+
+from aegaeon.errors import AegaeonError, ErrorReason, InvalidRequestError, PreconditionError
+from aegaeon.v1 import cluster_pb2
+from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.events import TopologyApplied
+from aegaeon_scheduler.core.state import State
+from aegaeon_scheduler.core.values import NodeExpectation, PlacementPolicy, RoutingPolicy
+
+
+def topology(request: cluster_pb2.ApplyTopologyRequest) -> TopologyApplied:
+    """The topology as the core takes it; raises on contradictory numbers."""
+    if not request.nodes:
+        raise _field("nodes", "empty", "at least one node")
+    nodes = tuple(_expectation(node) for node in request.nodes)
+    names = [node.node_id for node in nodes]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise _field("nodes.node_id", ", ".join(sorted(twice)), "named once")
+    return TopologyApplied(
+        nodes,
+        PlacementPolicy(request.placement_policy or PlacementPolicy.LEAST_LOADED),
+        RoutingPolicy(request.routing_policy or RoutingPolicy.LEAST_OUTSTANDING),
+    )
+
+
+def missing_workers(state: State, wanted: TopologyApplied) -> list[str]:
+    """Engine ids that the topology needs and that are not connected."""
+    missing = []
+    for node in wanted.nodes:
+        known = state.nodes.get(node.node_id)
+        ready = {} if known is None else {i: e for i, e in known.engines.items() if e.ready}
+        missing += [f"{node.node_id}/{i}" for i in range(node.num_engines) if i not in ready]
+    return missing
+
+
+def check_memory(state: State, wanted: TopologyApplied) -> None:
+    """Raise when a node has registered with less memory than the topology asks for."""
+    for node in wanted.nodes:
+        memory = state.nodes[node.node_id].memory
+        for name, asked, found in (
+            ("cpu_num_slabs", node.cpu_num_slabs, memory.cpu_num_slabs),
+            ("cpu_slab_bytes", node.cpu_slab_bytes, memory.cpu_slab_bytes),
+            ("weight_cache_bytes", node.weight_cache_bytes, memory.weight_cache_bytes),
+        ):
+            if asked > found:
+                raise PreconditionError(
+                    f"node {node.node_id!r} is registered with {name} {found}, but {asked} is "
+                    "asked for; restart its workers with more, or ask for less",
+                    reason=ErrorReason.TOPOLOGY_INVALID,
+                    metadata={"node_id": node.node_id, "asked": asked, "found": found},
+                )
+
+
+def engines_of(state: State, wanted: TopologyApplied) -> list[Engine]:
+    """The engines that a topology names, by node and index."""
+    return [
+        state.nodes[node.node_id].engines[index]
+        for node in wanted.nodes
+        for index in range(node.num_engines)
+    ]
+
+
+def _expectation(node: cluster_pb2.NodeTopology) -> NodeExpectation:
+    if not node.node_id:
+        raise _field("nodes.node_id", "empty", "the id under which workers register")
+    dedicated = node.num_prefill_engines + node.num_decode_engines
+    if dedicated and node.num_engines:
+        raise _field("nodes.num_engines", node.num_engines, "0 beside dedicated engines")
+    if dedicated:
+        raise _field(
+            "nodes.num_prefill_engines and nodes.num_decode_engines",
+            f"{node.num_prefill_engines} and {node.num_decode_engines}",
+            "0: this version has simple engines only, see num_engines",
+        )
+    if node.num_engines < 1:
+        raise _field("nodes.num_engines", node.num_engines, "at least 1")
+    if node.tensor_parallel_size > 1:
+        raise _field(
+            "nodes.tensor_parallel_size",
+            node.tensor_parallel_size,
+            "1: this version has one worker per engine",
+        )
+    return NodeExpectation(
+        node.node_id,
+        node.num_engines,
+        node.cpu_num_slabs,
+        node.cpu_slab_bytes,
+        node.weight_cache_bytes,
+    )
+
+
+def _field(name: str, value: object, rule: str) -> AegaeonError:
+    return InvalidRequestError(
+        f"{name} is {value}; it must be {rule}", metadata={"field": name, "value": value}
+    )
