@@ -1,0 +1,105 @@
+"""A memory manager over tiny pools and slabs, with contents that can be checked."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from aegaeon_worker.device.cpu import CpuDevice
+from aegaeon_worker.kv.host_slabs import HostSlabs
+from aegaeon_worker.kv.memory_manager import MemoryManager
+from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
+from aegaeon_worker.weights.cache import WeightCache
+from aegaeon_worker.weights.layout import TensorSpec, WeightLayout
+from aegaeon_worker.weights.resident import ResidentWeights
+
+CHUNK = 2 << 20
+#: 512 KiB per block: four per chunk.
+SHAPE = KvShape(num_layers=2, num_kv_heads=2, head_dim=1024, dtype=torch.float32)
+#: 768 KiB per block: some lie across two chunks.
+ODD_SHAPE = KvShape(num_layers=3, num_kv_heads=2, head_dim=1024, dtype=torch.float32)
+#: Two chunks of weights.
+LAYOUT = WeightLayout.place([("all", [TensorSpec("w", torch.float32, (600_000,))])])
+WEIGHT_CHUNKS = 2
+
+
+class Harness:
+    """Writes recognisable KV, as a model would, and reads it back."""
+
+    def __init__(
+        self,
+        shapes: Mapping[str, KvShape],
+        *,
+        num_chunks: int = 5,
+        num_slabs: int = 16,
+        slab_nbytes: int = 2 << 20,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        root = Path(self._folder.name)
+        self.device = CpuDevice(num_chunks * CHUNK, CHUNK)
+        self.cache = WeightCache(root, 64 << 20)
+        self.slabs = HostSlabs(root, num_slabs, slab_nbytes)
+        self.memory = MemoryManager(self.device, self.slabs)
+        self.models = {}
+        for name, shape in shapes.items():
+            self.add_model(name, shape, fingerprint=name)
+        self.written: dict[int, int] = {}
+
+    def add_model(self, name: str, shape: KvShape, fingerprint: str) -> None:
+        def fill(views: Mapping[str, torch.Tensor]) -> None:
+            views["w"].fill_(float(sum(fingerprint.encode())))
+
+        weights = ResidentWeights(
+            self.device, name, LAYOUT, lambda: self.cache.acquire(name, fingerprint, LAYOUT, fill)
+        )
+        self.models[name] = self.memory.add_model(weights, shape)
+
+    def start(self, sequence: int, model: str, tokens: int = 0) -> None:
+        """Add a sequence and, in a turn of its own, ``tokens`` tokens of KV."""
+        self.memory.add_sequence(sequence, model)
+        self.written[sequence] = 0
+        if tokens:
+            assert self.memory.activate(model, [(sequence, tokens)]).ready == [sequence]
+            self.append(sequence, model, tokens)
+
+    def append(self, sequence: int, model: str, tokens: int) -> None:
+        """Write the KV of further tokens into blocks that are there."""
+        stored = self.memory.stored_tokens(sequence)
+        for position in range(stored, stored + tokens):
+            self._slot(sequence, model, position).fill_(stamp(sequence, position))
+        self.memory.commit(sequence, stored + tokens)
+        self.written[sequence] = stored + tokens
+
+    def check_kv(self, sequence: int, model: str) -> None:
+        """Every stored token of a resident sequence has the value written for it."""
+        for position in range(self.memory.stored_tokens(sequence)):
+            slot = self._slot(sequence, model, position)
+            assert slot.unique().tolist() == [stamp(sequence, position)], (sequence, position)
+
+    def check_weights(self, model: str, fingerprint: str) -> None:
+        weights = self.models[model].weights
+        weights.require_resident()
+        assert weights.tensors()["w"].unique().tolist() == [float(sum(fingerprint.encode()))]
+
+    def close(self) -> None:
+        """Everything is given back."""
+        self.memory.close()
+        assert self.device.pool.owned() == {}
+        assert self.slabs.owned == frozenset()
+        self.slabs.close()
+        self.cache.close()
+        self.device.close()
+        self._folder.cleanup()
+
+    def _slot(self, sequence: int, model: str, position: int) -> torch.Tensor:
+        kv = self.models[model].kv
+        block = kv.block_table(sequence)[position // BLOCK_TOKENS]
+        # A few values per token and layer are enough to recognise it, and cheap to write.
+        return kv.tensor[block, :, :, position % BLOCK_TOKENS, :, ::512]
+
+
+def stamp(sequence: int, position: int) -> float:
+    return float(sequence * 1000 + position + 1)

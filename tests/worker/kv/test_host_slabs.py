@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from aegaeon_worker.kv.errors import KvMemoryError, OutOfHostBlocks
+from aegaeon_worker.kv.host_slabs import HostBlock, HostSlabs
+from aegaeon_worker.weights import space
+from aegaeon_worker.weights.errors import SharedMemoryFull
+
+SLAB = 4096
+
+
+@pytest.fixture
+def slabs(tmp_path: Path) -> Iterator[HostSlabs]:
+    slabs = HostSlabs(tmp_path, 3, SLAB)
+    yield slabs
+    slabs.close()
+
+
+def test_blocks_of_different_sizes_never_share_a_slab(slabs: HostSlabs) -> None:
+    small, large = slabs.take(512, 3), slabs.take(2048, 1)
+    assert {block.slab for block in small}.isdisjoint({block.slab for block in large})
+    slabs.view(small[0], 3).fill_(1)
+    slabs.view(large[0], 1).fill_(2)
+    assert slabs.view(small[0], 3).sum().item() == 3 * 512
+    assert slabs.audit() == {512: 3, 2048: 1}
+
+
+def test_taking_is_all_or_nothing(slabs: HostSlabs) -> None:
+    slabs.take(2048, 3)
+    with pytest.raises(OutOfHostBlocks, match="no room for 4 KV blocks of 2048 bytes in 3 slabs"):
+        slabs.take(2048, 4)
+    assert slabs.audit() == {2048: 3}
+    assert len(slabs.take(2048, 3)) == 3
+
+
+def test_an_empty_slab_serves_another_size(slabs: HostSlabs) -> None:
+    blocks = slabs.take(4096, 3)
+    slabs.give_back(blocks)
+    assert slabs.owned == frozenset()
+    assert len(slabs.take(1024, 12)) == 12
+
+
+def test_a_block_is_freed_once_and_only_by_its_owner(slabs: HostSlabs) -> None:
+    blocks = slabs.take(1024, 2)
+    slabs.give_back(blocks[:1])
+    with pytest.raises(ValueError, match="not in use"):
+        slabs.give_back(blocks[:1])
+    with pytest.raises(ValueError, match="not in use"):
+        slabs.give_back([HostBlock(2, 0)])
+
+
+def test_workers_of_a_node_share_the_slabs(slabs: HostSlabs, tmp_path: Path) -> None:
+    other = HostSlabs(tmp_path, 3, SLAB)
+    mine = slabs.take(SLAB, 2)
+    theirs = other.take(SLAB, 1)
+    assert slabs.owned.isdisjoint(other.owned)
+    with pytest.raises(OutOfHostBlocks):
+        other.take(SLAB, 1)
+    slabs.give_back(mine[:1])
+    theirs += other.take(SLAB, 1)
+    slabs.view(mine[1], 1).fill_(5)
+    other.view(theirs[0], 1).fill_(6)
+    assert int(slabs.view(mine[1], 1)[0]) == 5
+    other.close()
+    assert len(slabs.take(SLAB, 2)) == 2
+
+
+def test_a_killed_workers_slabs_are_free_at_once(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from pathlib import Path
+from aegaeon_worker.kv.host_slabs import HostSlabs
+HostSlabs(Path(sys.argv[1]), 3, {SLAB}).take({SLAB}, 3)
+print("taken", flush=True)
+time.sleep(60)
+"""
+    worker = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "taken\n"
+    worker.send_signal(signal.SIGKILL)
+    worker.wait(timeout=30)
+    worker.stdout.close()
+    slabs = HostSlabs(tmp_path, 3, SLAB)
+    assert len(slabs.take(SLAB, 3)) == 3
+    slabs.close()
+
+
+def test_workers_with_other_settings_are_refused(slabs: HostSlabs, tmp_path: Path) -> None:
+    with pytest.raises(KvMemoryError, match="all workers of a node need the same slab settings"):
+        HostSlabs(tmp_path, 4, SLAB)
+
+
+def test_slabs_larger_than_the_directory_are_refused_at_start(tmp_path: Path) -> None:
+    num_slabs = space.free_nbytes(tmp_path) // (1 << 30) + 100
+    with pytest.raises(
+        SharedMemoryFull, match=rf"KV slabs' budget needs {num_slabs << 30} bytes in {tmp_path}"
+    ):
+        HostSlabs(tmp_path, num_slabs, 1 << 30)
+
+
+def test_a_block_larger_than_a_slab_is_refused(slabs: HostSlabs) -> None:
+    with pytest.raises(KvMemoryError, match="block of 4097 bytes does not fit into a slab of 4096"):
+        slabs.take(4097, 1)
+
+
+def test_a_full_file_system_reads_as_no_room(
+    slabs: HostSlabs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(fd: int, offset: int, nbytes: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    slabs.take(1024, 4)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OutOfHostBlocks):
+        slabs.take(1024, 1)
+    assert "another shared-memory directory" in caplog.text
+    assert slabs.audit() == {1024: 4}
+    monkeypatch.undo()
+    assert len(slabs.take(1024, 8)) == 8
+
+
+class SlabMachine(RuleBasedStateMachine):
+    """Two workers take and free blocks of two sizes; nobody's bytes change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.workers = [HostSlabs(Path(self.folder.name), 3, SLAB) for _ in range(2)]
+        self.held: dict[tuple[int, HostBlock], tuple[int, int]] = {}
+        self.stamp = 0
+
+    @rule(worker=st.integers(0, 1), size=st.sampled_from([1024, 1500]), count=st.integers(1, 5))
+    def take(self, worker: int, size: int, count: int) -> None:
+        try:
+            blocks = self.workers[worker].take(size, count)
+        except OutOfHostBlocks:
+            per_slab = SLAB // size
+            mine = [b for (w, b), (s, _) in self.held.items() if (w, s) == (worker, size)]
+            slabs, in_use = {block.slab for block in mine}, len(mine)
+            unowned = 3 - len(self.workers[0].owned | self.workers[1].owned)
+            assert (len(slabs) + unowned) * per_slab - in_use < count
+            return
+        for block in blocks:
+            assert (worker, block) not in self.held
+            self.stamp = (self.stamp + 1) % 256
+            self.workers[worker].view(block, 1).fill_(self.stamp)
+            self.held[worker, block] = (size, self.stamp)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        for worker, block in data.draw(st.sets(st.sampled_from(sorted(self.held, key=str)))):
+            self.workers[worker].give_back([block])
+            del self.held[worker, block]
+
+    @invariant()
+    def every_slab_has_one_owner_and_every_block_its_bytes(self) -> None:
+        assert self.workers[0].owned.isdisjoint(self.workers[1].owned)
+        for number, slabs in enumerate(self.workers):
+            used: dict[int, int] = {}
+            for (worker, block), (size, stamp) in self.held.items():
+                if worker == number:
+                    used[size] = used.get(size, 0) + 1
+                    assert torch.equal(
+                        slabs.view(block, 1), torch.full((size,), stamp, dtype=torch.uint8)
+                    )
+            assert slabs.audit() == used
+
+    def teardown(self) -> None:
+        for slabs in self.workers:
+            slabs.close()
+        self.folder.cleanup()
+
+
+TestSlabMachine = SlabMachine.TestCase
+TestSlabMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from aegaeon_worker.device.interface import VirtualRange
+from aegaeon_worker.kv.errors import KvMemoryError, PoolTooSmall, SequenceNotResident
+from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
+from tests.worker.kv.memory_harness import CHUNK, LAYOUT, ODD_SHAPE, SHAPE, WEIGHT_CHUNKS, Harness
+
+MakeHarness = Callable[..., Harness]
+#: Tokens in one chunk of KV of SHAPE.
+CHUNK_TOKENS = 4 * BLOCK_TOKENS
+
+
+@pytest.fixture
+def make() -> Iterator[MakeHarness]:
+    made = []
+
+    def build(**options: int) -> Harness:
+        made.append(Harness({"a": SHAPE, "b": ODD_SHAPE}, **options))
+        return made[-1]
+
+    yield build
+    for harness in made:
+        harness.memory.audit()
+        harness.close()
+
+
+def copied_out(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each later copy to the host."""
+    sizes: list[int] = []
+    real = harness.device.copy_out
+
+    def count(source: VirtualRange, offset: int, target: torch.Tensor) -> None:
+        sizes.append(target.nbytes)
+        real(source, offset, target)
+
+    monkeypatch.setattr(harness.device, "copy_out", count)
+    return sizes
+
+
+def test_two_models_alternate_in_a_pool_that_holds_one(make: MakeHarness) -> None:
+    harness = make(num_chunks=3)
+    harness.start(1, "a", 20)
+    harness.start(2, "b", 20)
+    for _ in range(3):
+        for sequence, model in ((1, "a"), (2, "b")):
+            wanted = [(sequence, harness.memory.stored_tokens(sequence) + 1)]
+            assert harness.memory.activate(model, wanted).ready == [sequence]
+            harness.check_weights(model, model)
+            harness.check_kv(sequence, model)
+            harness.append(sequence, model, 1)
+            harness.memory.audit()
+    assert harness.memory.take_lost() == []
+
+
+def test_weights_stay_when_there_is_room_for_both(make: MakeHarness) -> None:
+    harness = make(num_chunks=8)
+    harness.start(1, "a", 20)
+    harness.start(2, "b", 20)
+    assert harness.memory.activate("a", [(1, 21)]).weight_marks == []
+    assert harness.models["b"].weights.resident
+
+
+def test_a_turn_runs_the_leading_sequences_that_fit(make: MakeHarness) -> None:
+    harness = make(num_chunks=WEIGHT_CHUNKS + 2)
+    for sequence in (1, 2, 3):
+        harness.start(sequence, "a")
+    wants = [(sequence, CHUNK_TOKENS) for sequence in (1, 2, 3)]
+    assert harness.memory.activate("a", wants).ready == [1, 2]
+
+
+def test_a_clean_copy_goes_before_anything_that_must_be_written(
+    make: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make(num_chunks=WEIGHT_CHUNKS + 3)
+    harness.start(1, "a", CHUNK_TOKENS)
+    harness.start(2, "a", CHUNK_TOKENS)
+    harness.models["a"].kv.write_back(2)
+    harness.start(3, "a", CHUNK_TOKENS)
+    sizes = copied_out(harness, monkeypatch)
+    harness.start(4, "a", CHUNK_TOKENS)
+    assert sizes == []
+    kv = harness.models["a"].kv
+    assert [bool(kv[sequence].device_blocks) for sequence in (1, 2, 3, 4)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_least_recently_planned_is_written_back_first(make: MakeHarness) -> None:
+    harness = make(num_chunks=WEIGHT_CHUNKS + 2)
+    harness.start(1, "a", CHUNK_TOKENS)
+    harness.start(2, "a", CHUNK_TOKENS)
+    harness.memory.activate("a", [(1, CHUNK_TOKENS)])
+    harness.start(3, "a", CHUNK_TOKENS)
+    kv = harness.models["a"].kv
+    assert [bool(kv[sequence].device_blocks) for sequence in (1, 2, 3)] == [True, False, True]
+
+
+def test_a_clean_copy_is_not_written_again_and_a_grown_one_only_at_its_end(
+    make: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make()
+    harness.start(1, "a", 3 * BLOCK_TOKENS + 5)
+    sizes = copied_out(harness, monkeypatch)
+    harness.memory.preempt(1)
+    assert sum(sizes) == 4 * SHAPE.block_nbytes
+    sizes.clear()
+    harness.memory.activate("a", [(1, 4 * BLOCK_TOKENS)])
+    harness.memory.preempt(1)
+    assert sizes == []
+    harness.memory.activate("a", [(1, 4 * BLOCK_TOKENS)])
+    harness.append(1, "a", 1)
+    harness.memory.preempt(1)
+    assert sum(sizes) == SHAPE.block_nbytes
+    harness.memory.activate("a", [(1, 4 * BLOCK_TOKENS)])
+    harness.check_kv(1, "a")
+
+
+def test_tokens_taken_back_and_written_anew_are_saved_anew(make: MakeHarness) -> None:
+    harness = make()
+    harness.start(1, "a", 40)
+    harness.memory.preempt(1)
+    harness.memory.activate("a", [(1, 40)])
+    harness.memory.commit(1, 18)
+    block = harness.models["a"].kv.block_table(1)[1]
+    harness.models["a"].kv.tensor[block, :, :, 2] = -1.0
+    harness.memory.commit(1, 19)
+    harness.memory.preempt(1)
+    harness.memory.activate("a", [(1, 19)])
+    block = harness.models["a"].kv.block_table(1)[1]
+    assert harness.models["a"].kv.tensor[block, :, :, 2].unique().tolist() == [-1.0]
+
+
+def test_contiguous_blocks_move_in_one_copy(
+    make: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make()
+    harness.start(1, "a", CHUNK_TOKENS)
+    sizes = copied_out(harness, monkeypatch)
+    harness.memory.preempt(1)
+    assert sizes == [4 * SHAPE.block_nbytes]
+
+
+def test_the_youngest_lose_their_kv_when_the_slabs_are_full_and_are_named(
+    make: MakeHarness,
+) -> None:
+    harness = make(num_slabs=2)
+    for sequence in (1, 2, 3):
+        harness.start(sequence, "a", CHUNK_TOKENS)
+    harness.memory.preempt(3)
+    harness.memory.preempt(2)
+    assert harness.memory.take_lost() == []
+    harness.memory.preempt(1)
+    assert harness.memory.take_lost() == [3]
+    assert [harness.memory.stored_tokens(sequence) for sequence in (1, 2, 3)] == [64, 64, 0]
+    harness.memory.activate("a", [(1, 64), (2, 64), (3, 64)])
+    harness.check_kv(1, "a")
+    harness.check_kv(2, "a")
+    harness.append(3, "a", 64)
+
+
+def test_the_youngest_of_all_loses_its_own_kv(make: MakeHarness) -> None:
+    harness = make(num_slabs=1)
+    harness.start(1, "a", CHUNK_TOKENS)
+    harness.start(2, "a", CHUNK_TOKENS)
+    harness.memory.preempt(1)
+    harness.memory.preempt(2)
+    assert harness.memory.take_lost() == [2]
+    assert harness.memory.take_lost() == []
+    harness.memory.activate("a", [(1, CHUNK_TOKENS)])
+    harness.check_kv(1, "a")
+
+
+def test_copies_that_the_device_also_holds_go_before_anybody_loses_kv(make: MakeHarness) -> None:
+    harness = make(num_slabs=1)
+    harness.start(1, "a", CHUNK_TOKENS)
+    harness.models["a"].kv.write_back(1)
+    harness.start(2, "a", CHUNK_TOKENS)
+    harness.memory.preempt(2)
+    assert harness.memory.take_lost() == []
+    harness.memory.activate("a", [(1, CHUNK_TOKENS), (2, CHUNK_TOKENS)])
+    harness.check_kv(1, "a")
+    harness.check_kv(2, "a")
+
+
+def test_a_batch_that_outgrows_the_pool_is_told_so_and_continues_after_preemption(
+    make: MakeHarness,
+) -> None:
+    harness = make(num_chunks=WEIGHT_CHUNKS + 2)
+    harness.start(1, "a", CHUNK_TOKENS)
+    harness.start(2, "a", CHUNK_TOKENS)
+    harness.memory.activate("a", [(1, CHUNK_TOKENS), (2, CHUNK_TOKENS)])
+    assert not harness.memory.grow(1, CHUNK_TOKENS + 1)
+    harness.check_kv(1, "a")
+    harness.check_kv(2, "a")
+    harness.memory.preempt(2)
+    assert harness.memory.grow(1, CHUNK_TOKENS + 1)
+    harness.append(1, "a", 1)
+    harness.check_kv(1, "a")
+
+
+def test_growing_evicts_what_is_outside_the_turn(make: MakeHarness) -> None:
+    harness = make(num_chunks=2 * WEIGHT_CHUNKS + 2)
+    harness.start(2, "b", 20)
+    harness.start(1, "a", 20)
+    assert harness.models["b"].weights.resident
+    assert harness.memory.grow(1, 2 * CHUNK_TOKENS)
+    assert harness.memory.grow(1, 4 * CHUNK_TOKENS)
+    assert not harness.models["b"].weights.resident
+    assert harness.models["a"].weights.resident
+    harness.memory.activate("b", [(2, 20)])
+    harness.check_kv(2, "b")
+
+
+def test_scattered_blocks_of_the_only_sequence_are_brought_together(make: MakeHarness) -> None:
+    harness = make(num_chunks=WEIGHT_CHUNKS + 2)
+    harness.start(1, "a", BLOCK_TOKENS)
+    harness.start(2, "a", 3 * BLOCK_TOKENS)
+    assert harness.memory.grow(1, 2 * BLOCK_TOKENS)
+    harness.append(1, "a", BLOCK_TOKENS)
+    harness.memory.free(2)
+    harness.start(3, "b", 1)
+    full = harness.models["a"].max_tokens
+    assert harness.memory.activate("a", [(1, full)]).ready == [1]
+    harness.check_kv(1, "a")
+
+
+def test_a_sequence_that_can_never_fit_is_refused_with_the_numbers(make: MakeHarness) -> None:
+    harness = make(num_chunks=WEIGHT_CHUNKS + 1)
+    harness.start(1, "a", CHUNK_TOKENS)
+    expected = (
+        rf"sequence 1 of a needs KV for 65 tokens \({5 * SHAPE.block_nbytes} bytes\), but beside "
+        rf"{LAYOUT.nbytes} bytes of weights the device pool of {3 * CHUNK} bytes holds only 64"
+    )
+    with pytest.raises(PoolTooSmall, match=expected):
+        harness.memory.grow(1, 65)
+    with pytest.raises(PoolTooSmall, match=expected):
+        harness.memory.activate("a", [(1, 65)])
+    harness.check_kv(1, "a")
+
+
+def test_a_model_that_can_never_fit_is_refused_with_the_numbers() -> None:
+    with pytest.raises(
+        PoolTooSmall,
+        match=rf"a needs {LAYOUT.nbytes} bytes for weights and at least {SHAPE.block_nbytes} for "
+        rf"KV, in chunks of {CHUNK}, but the device pool has {2 * CHUNK} bytes",
+    ):
+        Harness({"a": SHAPE}, num_chunks=WEIGHT_CHUNKS)
+
+
+def test_a_block_larger_than_a_slab_is_refused_when_the_model_is_added() -> None:
+    with pytest.raises(KvMemoryError, match="does not fit into a slab"):
+        Harness({"a": SHAPE}, slab_nbytes=4096)
+
+
+def test_kv_does_not_outlive_the_weights_that_computed_it(make: MakeHarness) -> None:
+    harness = make()
+    harness.start(1, "a", 20)
+    harness.memory.preempt(1)
+    harness.memory.remove_model("a")
+    harness.memory.audit()
+    harness.add_model("a", SHAPE, fingerprint="new weights")
+    with pytest.raises(KeyError):
+        harness.memory.stored_tokens(1)
+    harness.start(1, "a")
+    assert harness.memory.stored_tokens(1) == 0
+    harness.memory.activate("a", [(1, 1)])
+    harness.check_weights("a", "new weights")
+
+
+def test_swapped_out_kv_cannot_be_used(make: MakeHarness) -> None:
+    harness = make()
+    harness.start(1, "a", 20)
+    harness.memory.preempt(1)
+    with pytest.raises(SequenceNotResident):
+        harness.models["a"].kv.block_table(1)
+    with pytest.raises(SequenceNotResident):
+        harness.memory.commit(1, 21)
+    with pytest.raises(SequenceNotResident):
+        harness.models["a"].kv.drop_host_copy(1)
+
+
+def test_memory_is_flat_over_many_models(make: MakeHarness) -> None:
+    harness = make()
+    free = harness.device.pool.num_free
+    for number in range(100):
+        harness.add_model("c", SHAPE, fingerprint=f"{number % 2}")
+        harness.start(number, "c", 20)
+        harness.memory.preempt(number)
+        harness.memory.remove_model("c")
+        harness.memory.audit()
+        assert harness.device.pool.num_free == free
+        assert harness.slabs.owned == frozenset()
+
+
+def test_sequences_of_another_model_are_refused(make: MakeHarness) -> None:
+    harness = make()
+    harness.start(1, "b")
+    with pytest.raises(ValueError, match=r"sequences \[1\] do not belong to model a"):
+        harness.memory.activate("a", [(1, 1)])
+
+
+def test_capacity_in_tokens_is_what_fits_beside_the_weights(make: MakeHarness) -> None:
+    harness = make(num_chunks=5)
+    assert harness.models["a"].max_tokens == 3 * CHUNK_TOKENS
+    assert harness.models["b"].max_tokens == 8 * BLOCK_TOKENS
+    assert KvShape.blocks_for(harness.models["b"].max_tokens) * ODD_SHAPE.block_nbytes <= 3 * CHUNK

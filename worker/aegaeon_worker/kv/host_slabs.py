@@ -1,0 +1,192 @@
+"""KV blocks in host memory, in slabs shared by the workers of a node."""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import logging
+import mmap
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from aegaeon_worker.device import libc
+from aegaeon_worker.device.host_memory import tensor_at
+from aegaeon_worker.kv.errors import KvMemoryError, OutOfHostBlocks
+from aegaeon_worker.weights.errors import SharedMemoryFull
+from aegaeon_worker.weights.space import allocate, allocated_nbytes, require_room
+
+_logger = logging.getLogger(__name__)
+
+_PURPOSE = "the KV slabs' budget"
+
+
+@dataclass(frozen=True, slots=True)
+class HostBlock:
+    """A block's place: ``index`` counts blocks from the start of the slab."""
+
+    slab: int
+    index: int
+
+
+class _Slab:
+    """A slab this worker owns: blocks of one size."""
+
+    def __init__(self, block_nbytes: int, num_blocks: int) -> None:
+        self.block_nbytes = block_nbytes
+        self.free = list(range(num_blocks))
+        self.used: set[int] = set()
+
+
+class HostSlabs:
+    """``num_slabs`` slabs in one sparse file; each belongs to one worker at a time, or to none.
+
+    Owning slab ``s`` means holding a lock on byte ``s`` of the file. The kernel keeps that table
+    and drops a dead worker's locks, so its slabs are free at once. A slab holds blocks of one size
+    and goes back when its last block is freed. Its bytes are allocated before they are touched, so
+    a full file system reads as "no room" and kills nobody.
+    """
+
+    def __init__(self, directory: Path, num_slabs: int, slab_nbytes: int) -> None:
+        """Create or join the node's slab file in ``directory``.
+
+        ``SharedMemoryFull`` if the directory cannot hold all slabs; ``KvMemoryError`` if another
+        worker of the node uses other numbers.
+        """
+        if num_slabs < 1 or slab_nbytes < 1 or slab_nbytes % mmap.PAGESIZE:
+            raise KvMemoryError(
+                f"KV slabs: at least one, of a multiple of {mmap.PAGESIZE} bytes each, "
+                f"not {num_slabs} of {slab_nbytes}"
+            )
+        self.num_slabs = num_slabs
+        self.slab_nbytes = slab_nbytes
+        self._directory = directory
+        self._path = directory / "slabs"
+        self._nbytes = num_slabs * slab_nbytes
+        self._slabs: dict[int, _Slab] = {}
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._join()
+            self._address = libc.map_file(self._fd, 0, self._nbytes, writable=True)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._data = tensor_at(self._address, torch.uint8, (self._nbytes,))
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """Slabs that this worker owns."""
+        return frozenset(self._slabs)
+
+    def require_block(self, block_nbytes: int) -> None:
+        """Raise ``KvMemoryError`` unless a slab holds at least one block of this size."""
+        if block_nbytes > self.slab_nbytes:
+            raise KvMemoryError(
+                f"one KV block of {block_nbytes} bytes does not fit into a slab of "
+                f"{self.slab_nbytes} bytes; raise cpu_slab_size_bytes"
+            )
+
+    def take(self, block_nbytes: int, count: int) -> list[HostBlock]:
+        """Hand out ``count`` blocks: all of them, or ``OutOfHostBlocks`` and none."""
+        self.require_block(block_nbytes)
+        taken: list[HostBlock] = []
+        for number in sorted(self._slabs):
+            if self._slabs[number].block_nbytes == block_nbytes:
+                self._take_from(number, count, taken)
+        while len(taken) < count:
+            owned = self._own_another(block_nbytes)
+            if owned is None:
+                self.give_back(taken)
+                raise OutOfHostBlocks(
+                    f"no room for {count} KV blocks of {block_nbytes} bytes in "
+                    f"{self.num_slabs} slabs of {self.slab_nbytes} bytes"
+                )
+            self._take_from(owned, count, taken)
+        return taken
+
+    def give_back(self, blocks: Iterable[HostBlock]) -> None:
+        """Free blocks; a slab whose last block is freed goes back to the node."""
+        for block in blocks:
+            slab = self._slabs.get(block.slab)
+            if slab is None or block.index not in slab.used:
+                raise ValueError(f"{block} is not in use by this worker")
+            slab.used.remove(block.index)
+            heapq.heappush(slab.free, block.index)
+            if not slab.used:
+                del self._slabs[block.slab]
+                self._lock(block.slab, fcntl.F_UNLCK)
+
+    def view(self, first: HostBlock, count: int) -> torch.Tensor:
+        """The bytes of ``count`` consecutive blocks, uint8."""
+        nbytes = self._slabs[first.slab].block_nbytes
+        start = first.slab * self.slab_nbytes + first.index * nbytes
+        return self._data[start : start + count * nbytes]
+
+    def audit(self) -> dict[int, int]:
+        """Blocks in use by block size; ``AssertionError`` if a slab's books are wrong."""
+        used: dict[int, int] = {}
+        for number, slab in self._slabs.items():
+            every = range(self.slab_nbytes // slab.block_nbytes)
+            if not slab.used or sorted([*slab.free, *slab.used]) != list(every):
+                raise AssertionError(
+                    f"slab {number}: free {sorted(slab.free)}, used {sorted(slab.used)}"
+                )
+            used[slab.block_nbytes] = used.get(slab.block_nbytes, 0) + len(slab.used)
+        return used
+
+    def close(self) -> None:
+        """Give up every slab; its views must never be touched again."""
+        libc.unmap(self._address, self._nbytes)
+        os.close(self._fd)
+        self._slabs.clear()
+
+    def _join(self) -> None:
+        size = os.fstat(self._fd).st_size
+        if size not in (0, self._nbytes):
+            raise KvMemoryError(
+                f"{self._path} has {size} bytes, not {self.num_slabs} slabs of "
+                f"{self.slab_nbytes}; all workers of a node need the same slab settings"
+            )
+        missing = self._nbytes - allocated_nbytes(self._path)
+        require_room(self._directory, _PURPOSE, missing)
+        os.ftruncate(self._fd, self._nbytes)
+
+    def _take_from(self, number: int, count: int, taken: list[HostBlock]) -> None:
+        slab = self._slabs[number]
+        while slab.free and len(taken) < count:
+            index = heapq.heappop(slab.free)
+            slab.used.add(index)
+            taken.append(HostBlock(number, index))
+
+    def _own_another(self, block_nbytes: int) -> int | None:
+        for number in range(self.num_slabs):
+            if number not in self._slabs and self._lock(number, fcntl.F_WRLCK):
+                if not self._allocate(number):
+                    self._lock(number, fcntl.F_UNLCK)
+                    return None
+                self._slabs[number] = _Slab(block_nbytes, self.slab_nbytes // block_nbytes)
+                return number
+        return None
+
+    def _allocate(self, number: int) -> bool:
+        start = number * self.slab_nbytes
+        try:
+            allocate(self._fd, start, self.slab_nbytes, self._directory, f"KV slab {number}")
+        except SharedMemoryFull as error:
+            _logger.warning("%s; KV will be recomputed instead of kept", error)
+            return False
+        libc.advise(self._address + start, self.slab_nbytes, libc.MADV_POPULATE_WRITE)
+        return True
+
+    def _lock(self, number: int, kind: int) -> bool:
+        """Lock or unlock one byte for this open file; false if another worker holds it."""
+        request = struct.pack("hhqqi4x", kind, os.SEEK_SET, number, 1, 0)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, request)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True

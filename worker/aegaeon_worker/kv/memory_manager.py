@@ -1,0 +1,195 @@
+"""The device as a cache of weights and KV over host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from aegaeon_worker.device.errors import OutOfChunks
+from aegaeon_worker.device.interface import CopyMark, Device
+from aegaeon_worker.kv.host_slabs import HostSlabs
+from aegaeon_worker.kv.model_memory import ModelMemory
+from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.kv.tracked import SequenceEntry, SequenceTable
+from aegaeon_worker.weights.layout import Stage
+from aegaeon_worker.weights.resident import ResidentWeights
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What a turn may run."""
+
+    ready: list[int]
+    """The leading wanted sequences whose KV is on the device with the capacity asked for."""
+    weight_marks: list[tuple[Stage, CopyMark]]
+    """Stages of weights whose copies were issued now; a stage's compute waits for its mark."""
+
+
+class MemoryManager:
+    """Decides what stays on one device when models take turns.
+
+    Eviction order: KV outside the turn whose host copy is complete, least recently planned first;
+    then KV and weights least recently planned first, KV written back before it goes (weights have
+    their clean copy in the weight cache); then wanted sequences from the back. When the host
+    slabs are full, redundant host copies go first, then the youngest sequences lose their KV:
+    ``take_lost`` names them, their ``stored_tokens`` is 0, and they are to be prefilled again.
+    """
+
+    def __init__(self, device: Device, slabs: HostSlabs) -> None:
+        self._device = device
+        self._slabs = slabs
+        self._models: dict[str, ModelMemory] = {}
+        self._table = SequenceTable()
+        self._turn: set[int] = set()
+        self._stamp = 0
+
+    def add_model(self, weights: ResidentWeights, shape: KvShape) -> ModelMemory:
+        """Take over a model's weights and reserve its KV range.
+
+        ``PoolTooSmall`` if the pool cannot hold the weights and one block; ``ValueError`` if the
+        name is taken.
+        """
+        if weights.name in self._models:
+            raise ValueError(f"model {weights.name} exists already")
+        model = ModelMemory(self._device, weights, shape, self._slabs)
+        self._models[model.name] = model
+        return model
+
+    def remove_model(self, name: str) -> None:
+        """End a model: its sequences, their KV and its weights leave the device and the host."""
+        for entry in self._table.of_model(name):
+            self.free(entry.sequence)
+        self._models.pop(name).close()
+
+    def add_sequence(self, sequence: int, model: str) -> None:
+        """Start a sequence without KV; arrival order decides who is youngest."""
+        memory = self._models[model]
+        memory.kv.add(sequence)
+        self._table.add(sequence, memory)
+
+    def free(self, sequence: int) -> None:
+        """End a sequence and free its KV."""
+        entry = self._table.pop(sequence)
+        self._turn.discard(sequence)
+        entry.model.kv.free(sequence)
+
+    def stored_tokens(self, sequence: int) -> int:
+        """Tokens whose KV exists, on the device or the host; the others are to be computed."""
+        return self._table[sequence].kv.num_tokens
+
+    def activate(self, name: str, wants: Sequence[tuple[int, int]]) -> Activation:
+        """Begin a turn: weights on the device, and KV of as many leading ``wants`` as fit.
+
+        ``wants`` are pairs of a sequence and the tokens it needs room for, stored ones included.
+        At least the first fits; ``PoolTooSmall`` and no change if it cannot even alone. Errors of
+        the weight cache pass through.
+        """
+        model = self._models[name]
+        wanted = [self._table[sequence] for sequence, _ in wants]
+        foreign = [entry.sequence for entry in wanted if entry.model is not model]
+        if foreign:
+            raise ValueError(f"sequences {foreign} do not belong to model {name}")
+        for sequence, capacity in wants[:1]:
+            model.require_fit(sequence, max(capacity, self.stored_tokens(sequence)))
+        self._stamp += 1
+        model.last_planned = self._stamp
+        self._turn = set()
+        victims = self._victims(model, wanted)
+        marks: list[tuple[Stage, CopyMark]] = []
+        self._place(lambda: marks.extend(model.weights.load()), victims)
+        for entry, (_, capacity) in zip(wanted, wants, strict=True):
+            entry.last_planned = self._stamp
+            self._turn.add(entry.sequence)
+            if not self._place(partial(entry.ensure_capacity, capacity), victims):
+                self._turn.discard(entry.sequence)
+                if self._turn:
+                    break
+                self._bring_in_alone(entry, capacity)
+        return Activation([e.sequence for e in wanted if e.sequence in self._turn], marks)
+
+    def grow(self, sequence: int, capacity: int) -> bool:
+        """Let a sequence of the turn's model join or continue with room for ``capacity`` tokens.
+
+        Evicts what is outside the turn. False, and nothing of the turn changed, if that is not
+        enough: preempt the youngest of the batch and try again. ``PoolTooSmall`` if it could not
+        fit even alone.
+        """
+        entry = self._table[sequence]
+        entry.model.require_fit(sequence, capacity)
+        joined = sequence not in self._turn
+        self._turn.add(sequence)
+        entry.last_planned = self._stamp
+        if self._place(partial(entry.ensure_capacity, capacity), self._victims(entry.model, [])):
+            return True
+        if joined:
+            self._turn.discard(sequence)
+        return False
+
+    def commit(self, sequence: int, num_tokens: int) -> None:
+        """Declare that the device now holds the KV of ``num_tokens`` tokens of a sequence."""
+        self._table[sequence].commit(num_tokens)
+
+    def preempt(self, sequence: int) -> None:
+        """Take a sequence out of the turn and off the device; ``take_lost`` tells if KV is lost."""
+        self._turn.discard(sequence)
+        self._table.swap_out(self._table[sequence], self._turn)
+
+    def take_lost(self) -> list[int]:
+        """Sequences that lost their KV since the last call, in that order."""
+        return self._table.take_lost()
+
+    def audit(self) -> None:
+        """Raise ``AssertionError`` unless every chunk and every block has exactly one owner."""
+        self._device.pool.audit()
+        for model in self._models.values():
+            model.kv.audit()
+        self._table.audit_host(self._slabs.audit())
+
+    def close(self) -> None:
+        """End every model."""
+        for name in list(self._models):
+            self.remove_model(name)
+
+    def _place(self, attempt: Callable[[], None], victims: Iterator[Callable[[], object]]) -> bool:
+        """Evict until ``attempt`` finds room; false if nothing is left to evict."""
+        while True:
+            try:
+                attempt()
+            except OutOfChunks:
+                evict = next(victims, None)
+                if evict is None:
+                    return False
+                evict()
+            else:
+                return True
+
+    def _bring_in_alone(self, entry: SequenceEntry, capacity: int) -> None:
+        """Place the only sequence of a turn afresh: its blocks may lie scattered over chunks."""
+        self._table.swap_out(entry, self._turn)
+        entry.ensure_capacity(capacity)
+        self._turn.add(entry.sequence)
+
+    def _victims(
+        self, active: ModelMemory, wanted: list[SequenceEntry]
+    ) -> Iterator[Callable[[], object]]:
+        """What may leave the device for ``active``'s turn, in order, looked up when needed."""
+        spared = {entry.sequence for entry in wanted} | self._turn
+        others = self._table.on_device(spared)
+        for entry in others:
+            if entry.kv.clean:
+                yield partial(self._table.swap_out, entry, spared)
+        rest: list[tuple[int, int, Callable[[], object]]] = [
+            (entry.last_planned, 0, partial(self._table.swap_out, entry, spared))
+            for entry in others
+            if entry.kv.device_blocks
+        ]
+        rest += [
+            (model.last_planned, 1, model.weights.unload)
+            for model in self._models.values()
+            if model is not active and model.weights.resident
+        ]
+        yield from (evict for _, _, evict in sorted(rest, key=lambda item: item[:2]))
+        for entry in reversed(wanted):
+            if entry.kv.device_blocks and entry.sequence not in self._turn:
+                yield partial(self._table.swap_out, entry, spared)

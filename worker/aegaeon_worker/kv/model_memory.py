@@ -1,0 +1,55 @@
+"""One model's share of the device: its weights and its sequences' KV."""
+
+from __future__ import annotations
+
+from aegaeon_worker.device.interface import Device
+from aegaeon_worker.kv.errors import PoolTooSmall
+from aegaeon_worker.kv.host_slabs import HostSlabs
+from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
+from aegaeon_worker.kv.store import KvStore
+from aegaeon_worker.weights.resident import ResidentWeights
+
+
+class ModelMemory:
+    """Weights and KV of one model, and when the model was last planned."""
+
+    def __init__(
+        self, device: Device, weights: ResidentWeights, shape: KvShape, slabs: HostSlabs
+    ) -> None:
+        """``PoolTooSmall`` unless the pool holds the weights and one block of KV."""
+        self.name = weights.name
+        self.weights = weights
+        self.last_planned = 0
+        self._pool = device.pool
+        if self._tokens_beside_weights(shape) < BLOCK_TOKENS:
+            raise PoolTooSmall(
+                f"{self.name} needs {weights.layout.nbytes} bytes for weights and at least "
+                f"{shape.block_nbytes} for KV, in chunks of {self._pool.chunk_nbytes}, but the "
+                f"device pool has {self._pool.nbytes} bytes; give the worker more device memory"
+            )
+        self.kv = KvStore(device, self.name, shape, slabs)
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the longest sequence that fits beside the weights in an empty pool."""
+        return self._tokens_beside_weights(self.kv.shape)
+
+    def require_fit(self, sequence: int, num_tokens: int) -> None:
+        """Raise ``PoolTooSmall`` if a sequence this long cannot fit even alone."""
+        if num_tokens > self.max_tokens:
+            shape = self.kv.shape
+            raise PoolTooSmall(
+                f"sequence {sequence} of {self.name} needs KV for {num_tokens} tokens "
+                f"({KvShape.blocks_for(num_tokens) * shape.block_nbytes} bytes), but beside "
+                f"{self.weights.layout.nbytes} bytes of weights the device pool of "
+                f"{self._pool.nbytes} bytes holds only {self.max_tokens} tokens"
+            )
+
+    def close(self) -> None:
+        """Give all memory back and end both reservations."""
+        self.kv.close()
+        self.weights.close()
+
+    def _tokens_beside_weights(self, shape: KvShape) -> int:
+        free_chunks = self._pool.num_chunks - self.weights.num_chunks
+        return max(0, free_chunks * self._pool.chunk_nbytes // shape.block_nbytes) * BLOCK_TOKENS

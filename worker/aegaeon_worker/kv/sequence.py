@@ -1,0 +1,69 @@
+"""Where one sequence's KV lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from aegaeon_worker.kv.host_slabs import HostBlock
+from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
+
+
+@dataclass
+class SequenceKv:
+    """KV of one sequence: on the device, in host memory, in both, or (without tokens) nowhere.
+
+    KV only grows at its end, so the host copy is valid for a prefix of the tokens.
+    """
+
+    num_tokens: int = 0
+    """Tokens whose KV is stored."""
+    saved_tokens: int = 0
+    """Leading tokens whose KV is in the host copy too; never more than ``num_tokens``."""
+    device_blocks: list[int] = field(default_factory=list)
+    """Block ids on the device, for all stored tokens and perhaps more; empty when swapped out."""
+    host_blocks: list[HostBlock] = field(default_factory=list)
+
+    @property
+    def resident(self) -> bool:
+        """Whether the device holds the KV of all stored tokens."""
+        return len(self.device_blocks) >= KvShape.blocks_for(self.num_tokens)
+
+    @property
+    def clean(self) -> bool:
+        """Whether the host copy is complete, so that the device copy may go without a copy."""
+        return self.saved_tokens == self.num_tokens
+
+    def dirty_blocks(self) -> range:
+        """Indices of the blocks whose content the host copy lacks, the partly filled included."""
+        if self.clean:
+            return range(0)
+        return range(self.saved_tokens // BLOCK_TOKENS, KvShape.blocks_for(self.num_tokens))
+
+
+@dataclass(frozen=True)
+class CopyRun:
+    """Blocks that are consecutive on both sides, so that they move in one copy."""
+
+    device_block: int
+    host_block: HostBlock
+    count: int
+
+
+def copy_runs(device: Sequence[int], host: Sequence[HostBlock]) -> Iterator[CopyRun]:
+    """Split two equally long block lists into maximal runs."""
+    start = 0
+    for index in range(1, len(device) + 1):
+        if index < len(device) and _follows(device, host, index):
+            continue
+        yield CopyRun(device[start], host[start], index - start)
+        start = index
+
+
+def _follows(device: Sequence[int], host: Sequence[HostBlock], index: int) -> bool:
+    before, here = host[index - 1], host[index]
+    return (
+        device[index] == device[index - 1] + 1
+        and here.slab == before.slab
+        and here.index == before.index + 1
+    )

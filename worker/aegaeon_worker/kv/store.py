@@ -1,0 +1,174 @@
+"""The KV of one model's sequences."""
+
+from __future__ import annotations
+
+from aegaeon_worker.device.errors import OutOfChunks
+from aegaeon_worker.device.interface import Device, VirtualRange
+from aegaeon_worker.kv.block_ledger import BlockLedger
+from aegaeon_worker.kv.errors import SequenceNotResident
+from aegaeon_worker.kv.host_slabs import HostSlabs
+from aegaeon_worker.kv.sequence import SequenceKv, copy_runs
+from aegaeon_worker.kv.shape import KvShape
+
+
+class KvStore:
+    """Block tables over one virtual range, with copies in host slabs.
+
+    A store belongs to one set of weights and dies with it: KV never outlives the weights that
+    computed it, even if a model of the same name follows.
+    """
+
+    def __init__(self, device: Device, name: str, shape: KvShape, slabs: HostSlabs) -> None:
+        """Reserve addresses for as many blocks as the whole pool could hold."""
+        slabs.require_block(shape.block_nbytes)
+        self.shape = shape
+        self._device = device
+        self._slabs = slabs
+        self._range: VirtualRange = device.reserve(f"KV of {name}", device.pool.nbytes)
+        num_blocks = device.pool.nbytes // shape.block_nbytes
+        self._ledger = BlockLedger(num_blocks, shape.block_nbytes, device.pool.chunk_nbytes)
+        self.tensor = self._range.tensor(0, shape.dtype, (num_blocks, *shape.block_shape))
+        """[num_blocks, *block_shape]; only blocks in block tables are mapped, others fault."""
+        self._sequences: dict[int, SequenceKv] = {}
+
+    def __getitem__(self, sequence: int) -> SequenceKv:
+        """The state of one sequence, to be read only; ``KeyError`` if it was never added."""
+        return self._sequences[sequence]
+
+    def chunks_for(self, num_tokens: int) -> int:
+        """Chunks that the KV of one sequence needs at least."""
+        return self._ledger.positions_for(KvShape.blocks_for(num_tokens))
+
+    def add(self, sequence: int) -> None:
+        """Start a sequence without KV; ``ValueError`` if it exists."""
+        if sequence in self._sequences:
+            raise ValueError(f"sequence {sequence} exists already")
+        self._sequences[sequence] = SequenceKv()
+
+    def ensure_capacity(self, sequence: int, num_tokens: int) -> None:
+        """Bring the stored KV to the device, with room for ``num_tokens`` tokens in all.
+
+        ``OutOfChunks`` and no change if the pool lacks chunks.
+        """
+        kv = self._sequences[sequence]
+        was_resident = kv.resident
+        needed = KvShape.blocks_for(max(num_tokens, kv.num_tokens)) - len(kv.device_blocks)
+        if needed > 0:
+            kv.device_blocks.extend(self._take(needed))
+        if not was_resident:
+            self._copy_in(kv)
+
+    def commit(self, sequence: int, num_tokens: int) -> None:
+        """Declare that the device holds the KV of ``num_tokens`` tokens, more or fewer than before.
+
+        ``SequenceNotResident`` if its blocks do not hold that many.
+        """
+        kv = self._sequences[sequence]
+        if not kv.resident or len(kv.device_blocks) < KvShape.blocks_for(num_tokens):
+            raise SequenceNotResident(
+                f"sequence {sequence} has {len(kv.device_blocks)} blocks on the device, "
+                f"too few for {num_tokens} tokens"
+            )
+        kv.num_tokens = num_tokens
+        kv.saved_tokens = min(kv.saved_tokens, num_tokens)
+
+    def block_table(self, sequence: int) -> list[int]:
+        """Device block ids in token order; ``SequenceNotResident`` if the KV is swapped out."""
+        kv = self._sequences[sequence]
+        if not kv.resident:
+            raise SequenceNotResident(f"the KV of sequence {sequence} is not on the device")
+        return list(kv.device_blocks)
+
+    def write_back(self, sequence: int) -> None:
+        """Complete the host copy; only blocks that changed are copied.
+
+        ``OutOfHostBlocks`` and no change if the slabs are full.
+        """
+        kv = self._sequences[sequence]
+        if kv.clean:
+            return
+        missing = KvShape.blocks_for(kv.num_tokens) - len(kv.host_blocks)
+        if missing > 0:
+            kv.host_blocks.extend(self._slabs.take(self.shape.block_nbytes, missing))
+        dirty = kv.dirty_blocks()
+        device = kv.device_blocks[dirty.start : dirty.stop]
+        for run in copy_runs(device, kv.host_blocks[dirty.start : dirty.stop]):
+            target = self._slabs.view(run.host_block, run.count)
+            self._device.copy_out(self._range, run.device_block * self.shape.block_nbytes, target)
+        kv.saved_tokens = kv.num_tokens
+
+    def swap_out(self, sequence: int) -> None:
+        """Complete the host copy and free the device blocks; errors as ``write_back``."""
+        self.write_back(sequence)
+        self._release_device(self._sequences[sequence])
+
+    def drop_host_copy(self, sequence: int) -> None:
+        """Free the host blocks of a resident sequence; ``SequenceNotResident`` otherwise."""
+        kv = self._sequences[sequence]
+        if not kv.resident:
+            raise SequenceNotResident(f"the host copy of sequence {sequence} is the only one")
+        self._release_host(kv)
+
+    def drop(self, sequence: int) -> None:
+        """Lose all KV of a sequence; it stays, without tokens."""
+        kv = self._sequences[sequence]
+        self._release_device(kv)
+        self._release_host(kv)
+        kv.num_tokens = 0
+
+    def free(self, sequence: int) -> None:
+        """End a sequence and free its KV."""
+        self.drop(sequence)
+        del self._sequences[sequence]
+
+    def audit(self) -> None:
+        """Raise ``AssertionError`` unless blocks, chunks and sequences agree."""
+        self._ledger.audit()
+        owned = [block for kv in self._sequences.values() for block in kv.device_blocks]
+        if len(set(owned)) != len(owned) or len(owned) != self._ledger.num_used:
+            raise AssertionError(f"device blocks of sequences: {sorted(owned)}")
+        if self._range.mapped != self._ledger.used_positions():
+            raise AssertionError(
+                f"chunks mapped: {sorted(self._range.mapped)}, "
+                f"used: {sorted(self._ledger.used_positions())}"
+            )
+
+    def close(self) -> None:
+        """Free every sequence and end the reservation."""
+        for sequence in list(self._sequences):
+            self.free(sequence)
+        self._range.release()
+
+    def _take(self, count: int) -> list[int]:
+        pool = self._device.pool
+        if count > self._ledger.num_free:
+            needed = self._ledger.positions_for(count)
+            name = self._range.name
+            raise OutOfChunks(name, needed, pool.num_free, pool.num_chunks, pool.chunk_nbytes)
+        taken = self._ledger.take(count)
+        try:
+            self._range.map(taken.new_positions)
+        except BaseException:
+            self._ledger.give_back(taken.blocks)
+            raise
+        return taken.blocks
+
+    def _copy_in(self, kv: SequenceKv) -> None:
+        count = KvShape.blocks_for(kv.num_tokens)
+        for run in copy_runs(kv.device_blocks[:count], kv.host_blocks[:count]):
+            source = self._slabs.view(run.host_block, run.count)
+            self._device.copy_in(self._range, run.device_block * self.shape.block_nbytes, source)
+
+    def _release_device(self, kv: SequenceKv) -> None:
+        if kv.device_blocks:
+            # Queued copies may still read or write the blocks.
+            self._device.synchronize()
+            self._range.unmap(self._ledger.give_back(kv.device_blocks))
+            kv.device_blocks = []
+
+    def _release_host(self, kv: SequenceKv) -> None:
+        if kv.host_blocks:
+            self._device.synchronize()
+            self._slabs.give_back(kv.host_blocks)
+            kv.host_blocks = []
+        kv.saved_tokens = 0
