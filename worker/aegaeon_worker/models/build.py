@@ -70,6 +70,8 @@ def build_module(
     module.requires_grad_(requires_grad=False)
     _materialize_buffers(module)
     _freeze_rope(module)
+    # Passes are never padded, and some models would search each one's tokens for padding.
+    module.config.get_text_config().pad_token_id = None
     return module
 
 

@@ -6,10 +6,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-#: From this many weight rows on, oneDNN reads a plain weight faster than a matrix-vector product.
-_ONEDNN_MIN_OUT_FEATURES = 512
-#: Up to this many rows, the transposed product runs at memory speed.
+#: Up to this many rows (from two on), the transposed product runs at memory speed.
 _TRANSPOSED_MAX_ROWS = 4
+#: oneDNN pays below this many rows: above, it is no faster, and each new number of rows costs the
+#: making of a kernel.
+_ONEDNN_MAX_ROWS = 64
+#: oneDNN pays from this many weight rows on.
+_ONEDNN_MIN_OUT_FEATURES = 512
 
 
 def _onednn_available() -> bool:
@@ -43,7 +46,8 @@ class CpuLinear(nn.Linear):
             # Contiguous, or every later operation of the layer would stride.
             out = flat.contiguous() if self.bias is None else flat + self.bias
             return out.view(*input.shape[:-1], self.out_features)
-        if _HAS_ONEDNN and self.out_features >= _ONEDNN_MIN_OUT_FEATURES:
+        few = rows <= _ONEDNN_MAX_ROWS
+        if _HAS_ONEDNN and few and self.out_features >= _ONEDNN_MIN_OUT_FEATURES:
             return _onednn(input, self.weight, self.bias)
         return F.linear(input, self.weight, self.bias)
 

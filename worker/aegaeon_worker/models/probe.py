@@ -124,9 +124,13 @@ def _record(path: Path, module: PreTrainedModel) -> list[tuple[object, _LayerCal
         "logits_to_keep": tokens[0, :1],
         "paged_pass": recording,
     }
+    experts = module.config._experts_implementation
     try:
+        # The other ways to run experts need their inputs' values, which a dry run has not.
+        module.set_experts_implementation("batched_mm")
         with torch.inference_mode():
             output = torch.func.functional_call(module, buffers, (), arguments)
+        module.set_experts_implementation(experts)
     # Model code of any family runs here, and whatever it raises is the reason to refuse it.
     except Exception as error:
         raise ModelUnsupportedError(
