@@ -103,8 +103,7 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
                 inference_pb2.SessionDelta(stream_id=submit.stream_id, error=to_detail(error))
             )
             return
-        position = len(request.generated_token_ids)
-        for position in range(position, request.stop.max_new_tokens):
+        for position in range(len(request.generated_token_ids), request.stop.max_new_tokens):
             if request.model == SLOW_MODEL:
                 await asyncio.sleep(SLOW_STEP_S)
             token = request.prompt_token_ids[-1] + 1 + position

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from aegaeon import LLMService, Request
+from aegaeon.client.messages import to_generate_request
+from aegaeon.client.session import Session
 from aegaeon.errors import (
     ErrorReason,
     InvalidRequestError,
@@ -16,6 +19,7 @@ from aegaeon.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
+from aegaeon.rpc.channel import open_channel
 from tests.client.conftest import RunningStub
 from tests.client.stub_scheduler import SLOW_MODEL
 
@@ -159,14 +163,22 @@ def test_a_restarted_scheduler_goes_on_with_the_tokens_already_there(
     assert len(stub.state.submits[-1].request.generated_token_ids) >= 3
 
 
-def test_a_request_ends_when_no_scheduler_comes_back(
-    stub: RunningStub, service: LLMService, monkeypatch: pytest.MonkeyPatch
+def test_a_timeout_holds_while_there_is_no_scheduler(
+    service: LLMService, stub: RunningStub
 ) -> None:
-    monkeypatch.setattr("aegaeon.client.session.Session._window_s", 0.5, raising=False)
     stub.stop()
     [outcome] = service.serve([request(timeout_s=0.5)])
     stub.start()
-    assert isinstance(outcome, RequestTimeoutError | UnavailableError)
+    assert isinstance(outcome, RequestTimeoutError)
+
+
+async def test_a_request_fails_when_no_scheduler_comes_back(tmp_path: Path) -> None:
+    channel = open_channel(f"unix:{tmp_path}/nobody")
+    async with Session(channel, resume_window_s=0.5) as session:
+        pending = session.submit(to_generate_request(request()))
+        with pytest.raises(UnavailableError):
+            await pending.result()
+    await channel.close(grace=None)
 
 
 def test_a_closed_service_says_so(stub: RunningStub) -> None:
