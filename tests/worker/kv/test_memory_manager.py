@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from aegaeon.errors import ErrorReason
 from aegaeon_worker.device.interface import VirtualRange
 from aegaeon_worker.kv.errors import KvMemoryError, PoolTooSmall, SequenceNotResident
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
@@ -312,3 +313,29 @@ def test_capacity_in_tokens_is_what_fits_beside_the_weights(make: MakeHarness) -
     assert harness.models["a"].max_tokens == 3 * CHUNK_TOKENS
     assert harness.models["b"].max_tokens == 8 * BLOCK_TOKENS
     assert KvShape.blocks_for(harness.models["b"].max_tokens) * ODD_SHAPE.block_nbytes <= 3 * CHUNK
+
+
+def test_transfers_and_usage_count_what_moved_and_what_stays(make: MakeHarness) -> None:
+    harness = make(num_chunks=5)
+    before = harness.memory.transfers
+    harness.start(1, "a", CHUNK_TOKENS)
+    harness.memory.preempt(1)
+    harness.memory.activate("a", [(1, CHUNK_TOKENS)])
+    moved = harness.memory.transfers - before
+    assert (moved.weight_bytes, moved.kv_bytes) == (LAYOUT.nbytes, 2 * CHUNK)
+    assert moved.weight_ns > 0
+    assert moved.kv_ns > 0
+    assert harness.memory.device_usage() == (WEIGHT_CHUNKS * CHUNK, CHUNK, 2 * CHUNK)
+    assert harness.memory.num_sequences == 1
+
+
+def test_the_error_of_a_small_pool_carries_its_numbers_for_programs(make: MakeHarness) -> None:
+    harness = make(num_chunks=WEIGHT_CHUNKS + 1)
+    harness.start(1, "a")
+    with pytest.raises(PoolTooSmall) as caught:
+        harness.memory.grow(1, 65)
+    assert caught.value.reason is ErrorReason.INSUFFICIENT_MEMORY
+    assert caught.value.metadata == {
+        "needed_bytes": str(LAYOUT.nbytes + 5 * SHAPE.block_nbytes),
+        "available_bytes": str(3 * CHUNK),
+    }

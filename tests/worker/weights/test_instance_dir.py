@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aegaeon_worker.weights.errors import InstanceInUse, NodeMemoryError
+from aegaeon.errors import ConfigError
+from aegaeon_worker.weights.errors import InstanceInUse
 from aegaeon_worker.weights.instance_dir import InstanceDir
 
 WORKER = """
@@ -116,7 +117,7 @@ def test_a_crashed_worker_returns_to_its_ephemeral_service_and_finds_the_weights
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "x" * 65])
 def test_names_that_would_leave_the_directory_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(NodeMemoryError, match="instance name"):
+    with pytest.raises(ConfigError, match="instance name"):
         InstanceDir.open(tmp_path, name, "t", ephemeral=False)
     assert everything(tmp_path) == []
 
@@ -125,11 +126,11 @@ def test_a_link_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     target = tmp_path / "elsewhere"
     target.mkdir()
     (tmp_path / "aegaeon-one").symlink_to(target)
-    with pytest.raises(NodeMemoryError, match="is a link"):
+    with pytest.raises(InstanceInUse, match="is a link"):
         InstanceDir.open(tmp_path, "one", "t", ephemeral=False)
     assert list(target.iterdir()) == []
 
 
 def test_a_missing_root_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NodeMemoryError, match="nowhere does not exist"):
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
         InstanceDir.open(tmp_path / "nowhere", "one", "t", ephemeral=False)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from aegaeon.errors import EngineError
 from aegaeon_worker.weights import space
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.errors import (
-    NodeMemoryError,
     SharedMemoryFull,
     WeightCacheFull,
     WeightsInUse,
@@ -120,7 +120,7 @@ def test_a_released_file_cannot_be_read(cache: WeightCache) -> None:
     file = cache.acquire("m", "f", LAYOUT, fill_with(1.0))
     file.release()
     file.release()
-    with pytest.raises(NodeMemoryError, match="has been released"):
+    with pytest.raises(EngineError, match="has been released"):
         _ = file.data
 
 

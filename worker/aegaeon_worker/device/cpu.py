@@ -134,7 +134,8 @@ class CpuDevice:
         if nbytes > available:
             raise DeviceMemoryError(
                 f"device memory of {nbytes} bytes was asked for, but this machine has only "
-                f"{available} bytes available; lower the worker's device memory"
+                f"{available} bytes available; lower the worker's device memory",
+                metadata={"needed_bytes": nbytes, "available_bytes": available},
             )
         self.pool = DevicePool(nbytes // chunk_nbytes, chunk_nbytes)
         _require_page_moves()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from aegaeon.errors import ErrorReason, ResourceExhaustedError
 
-class DeviceMemoryError(Exception):
+
+class DeviceMemoryError(ResourceExhaustedError):
     """Device memory cannot be provided as asked."""
+
+    reason = ErrorReason.INSUFFICIENT_MEMORY
 
 
 class OutOfChunks(DeviceMemoryError):  # noqa: N818 (names a state that callers handle, not a fault)
@@ -13,7 +17,9 @@ class OutOfChunks(DeviceMemoryError):  # noqa: N818 (names a state that callers 
     def __init__(self, owner: str, needed: int, free: int, total: int, chunk_nbytes: int) -> None:
         super().__init__(
             f"{owner} needs {needed} chunks of {chunk_nbytes} bytes, but only {free} of {total} "
-            f"are free; evict weights or KV first, or give the worker more device memory"
+            f"are free; evict weights or KV first, or give the worker more device memory",
+            metadata={
+                "needed_bytes": needed * chunk_nbytes,
+                "available_bytes": free * chunk_nbytes,
+            },
         )
-        self.needed = needed
-        self.free = free

@@ -32,6 +32,11 @@ class DevicePool:
         return len(self._free)
 
     @property
+    def free_nbytes(self) -> int:
+        """Bytes of the free chunks."""
+        return self.num_free * self.chunk_nbytes
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all chunks."""
         return self.num_chunks * self.chunk_nbytes

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from aegaeon.errors import EngineError, ErrorReason, ResourceExhaustedError
 
-class KvMemoryError(Exception):
+
+class KvMemoryError(ResourceExhaustedError):
     """KV memory cannot be provided as asked."""
+
+    reason = ErrorReason.INSUFFICIENT_MEMORY
 
 
 class OutOfHostBlocks(KvMemoryError):  # noqa: N818 (names a state that callers handle, not a fault)
@@ -15,5 +19,5 @@ class PoolTooSmall(KvMemoryError):  # noqa: N818 (names a state that callers han
     """Even with everything else evicted, the device pool cannot hold what was asked."""
 
 
-class SequenceNotResident(KvMemoryError):  # noqa: N818 (names a state that callers handle)
+class SequenceNotResident(EngineError):  # noqa: N818 (names a state that callers handle)
     """The sequence's KV is not on the device."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from aegaeon_worker.device.errors import OutOfChunks
 from aegaeon_worker.device.interface import CopyMark, Device
@@ -12,6 +13,7 @@ from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.model_memory import ModelMemory
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.kv.tracked import SequenceEntry, SequenceTable
+from aegaeon_worker.kv.transfers import TransferMeter, Transfers
 from aegaeon_worker.weights.layout import Stage
 from aegaeon_worker.weights.resident import ResidentWeights
 
@@ -24,6 +26,14 @@ class Activation:
     """The leading wanted sequences whose KV is on the device with the capacity asked for."""
     weight_marks: list[tuple[Stage, CopyMark]]
     """Stages of weights whose copies were issued now; a stage's compute waits for its mark."""
+
+
+class DeviceUsage(NamedTuple):
+    """Bytes of the device pool by use."""
+
+    weights: int
+    kv: int
+    free: int
 
 
 class MemoryManager:
@@ -43,6 +53,27 @@ class MemoryManager:
         self._table = SequenceTable()
         self._turn: set[int] = set()
         self._stamp = 0
+        self._meter = TransferMeter()
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that exist, with or without KV."""
+        return len(self._table)
+
+    @property
+    def transfers(self) -> Transfers:
+        """What has moved between host and device since the start."""
+        return self._meter.total
+
+    def device_usage(self) -> DeviceUsage:
+        """What occupies the device now, in whole chunks."""
+        resident = [model.weights for model in self._models.values() if model.weights.resident]
+        chunk_nbytes = self._device.pool.chunk_nbytes
+        return DeviceUsage(
+            sum(weights.num_chunks for weights in resident) * chunk_nbytes,
+            sum(model.kv.num_chunks for model in self._models.values()) * chunk_nbytes,
+            self._device.pool.free_nbytes,
+        )
 
     def add_model(self, weights: ResidentWeights, shape: KvShape) -> ModelMemory:
         """Take over a model's weights and reserve its KV range.
@@ -52,7 +83,7 @@ class MemoryManager:
         """
         if weights.name in self._models:
             raise ValueError(f"model {weights.name} exists already")
-        model = ModelMemory(self._device, weights, shape, self._slabs)
+        model = ModelMemory(self._device, weights, shape, self._slabs, self._meter)
         self._models[model.name] = model
         return model
 
@@ -97,7 +128,7 @@ class MemoryManager:
         self._turn = set()
         victims = self._victims(model, wanted)
         marks: list[tuple[Stage, CopyMark]] = []
-        self._place(lambda: marks.extend(model.weights.load()), victims)
+        self._place(lambda: marks.extend(model.load_weights()), victims)
         for entry, (_, capacity) in zip(wanted, wants, strict=True):
             entry.last_planned = self._stamp
             self._turn.add(entry.sequence)
@@ -125,6 +156,11 @@ class MemoryManager:
         if joined:
             self._turn.discard(sequence)
         return False
+
+    def block_table(self, sequence: int) -> list[int]:
+        """Device block ids in token order; ``SequenceNotResident`` if the KV is swapped out."""
+        entry = self._table[sequence]
+        return entry.model.kv.block_table(sequence)
 
     def commit(self, sequence: int, num_tokens: int) -> None:
         """Declare that the device now holds the KV of ``num_tokens`` tokens of a sequence."""

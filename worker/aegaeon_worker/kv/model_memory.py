@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from aegaeon_worker.device.interface import Device
+import time
+
+from aegaeon_worker.device.interface import CopyMark, Device
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 from aegaeon_worker.kv.store import KvStore
+from aegaeon_worker.kv.transfers import TransferMeter, Transfers
+from aegaeon_worker.weights.layout import Stage
 from aegaeon_worker.weights.resident import ResidentWeights
 
 
@@ -14,20 +18,30 @@ class ModelMemory:
     """Weights and KV of one model, and when the model was last planned."""
 
     def __init__(
-        self, device: Device, weights: ResidentWeights, shape: KvShape, slabs: HostSlabs
+        self,
+        device: Device,
+        weights: ResidentWeights,
+        shape: KvShape,
+        slabs: HostSlabs,
+        meter: TransferMeter,
     ) -> None:
         """``PoolTooSmall`` unless the pool holds the weights and one block of KV."""
         self.name = weights.name
         self.weights = weights
         self.last_planned = 0
         self._pool = device.pool
+        self._meter = meter
         if self._tokens_beside_weights(shape) < BLOCK_TOKENS:
             raise PoolTooSmall(
                 f"{self.name} needs {weights.layout.nbytes} bytes for weights and at least "
                 f"{shape.block_nbytes} for KV, in chunks of {self._pool.chunk_nbytes}, but the "
-                f"device pool has {self._pool.nbytes} bytes; give the worker more device memory"
+                f"device pool has {self._pool.nbytes} bytes; give the worker more device memory",
+                metadata={
+                    "needed_bytes": weights.layout.nbytes + shape.block_nbytes,
+                    "available_bytes": self._pool.nbytes,
+                },
             )
-        self.kv = KvStore(device, self.name, shape, slabs)
+        self.kv = KvStore(device, self.name, shape, slabs, meter)
 
     @property
     def max_tokens(self) -> int:
@@ -37,13 +51,27 @@ class ModelMemory:
     def require_fit(self, sequence: int, num_tokens: int) -> None:
         """Raise ``PoolTooSmall`` if a sequence this long cannot fit even alone."""
         if num_tokens > self.max_tokens:
-            shape = self.kv.shape
+            needed = KvShape.blocks_for(num_tokens) * self.kv.shape.block_nbytes
             raise PoolTooSmall(
                 f"sequence {sequence} of {self.name} needs KV for {num_tokens} tokens "
-                f"({KvShape.blocks_for(num_tokens) * shape.block_nbytes} bytes), but beside "
+                f"({needed} bytes), but beside "
                 f"{self.weights.layout.nbytes} bytes of weights the device pool of "
-                f"{self._pool.nbytes} bytes holds only {self.max_tokens} tokens"
+                f"{self._pool.nbytes} bytes holds only {self.max_tokens} tokens",
+                metadata={
+                    "needed_bytes": self.weights.layout.nbytes + needed,
+                    "available_bytes": self._pool.nbytes,
+                },
             )
+
+    def load_weights(self) -> list[tuple[Stage, CopyMark]]:
+        """As ``ResidentWeights.load``."""
+        if self.weights.resident:
+            return []
+        start_ns = time.perf_counter_ns()
+        marks = self.weights.load()
+        elapsed_ns = time.perf_counter_ns() - start_ns
+        self._meter.add(Transfers(weight_bytes=self.weights.layout.nbytes, weight_ns=elapsed_ns))
+        return marks
 
     def close(self) -> None:
         """Give all memory back and end both reservations."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
+import torch
+
 from aegaeon_worker.device.errors import OutOfChunks
 from aegaeon_worker.device.interface import Device, VirtualRange
 from aegaeon_worker.kv.block_ledger import BlockLedger
@@ -9,6 +14,7 @@ from aegaeon_worker.kv.errors import SequenceNotResident
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.sequence import SequenceKv, copy_runs
 from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.kv.transfers import TransferMeter, Transfers
 
 
 class KvStore:
@@ -18,12 +24,15 @@ class KvStore:
     computed it, even if a model of the same name follows.
     """
 
-    def __init__(self, device: Device, name: str, shape: KvShape, slabs: HostSlabs) -> None:
+    def __init__(
+        self, device: Device, name: str, shape: KvShape, slabs: HostSlabs, meter: TransferMeter
+    ) -> None:
         """Reserve addresses for as many blocks as the whole pool could hold."""
         slabs.require_block(shape.block_nbytes)
         self.shape = shape
         self._device = device
         self._slabs = slabs
+        self._meter = meter
         self._range: VirtualRange = device.reserve(f"KV of {name}", device.pool.nbytes)
         num_blocks = device.pool.nbytes // shape.block_nbytes
         self._ledger = BlockLedger(num_blocks, shape.block_nbytes, device.pool.chunk_nbytes)
@@ -35,9 +44,10 @@ class KvStore:
         """The state of one sequence, to be read only; ``KeyError`` if it was never added."""
         return self._sequences[sequence]
 
-    def chunks_for(self, num_tokens: int) -> int:
-        """Chunks that the KV of one sequence needs at least."""
-        return self._ledger.positions_for(KvShape.blocks_for(num_tokens))
+    @property
+    def num_chunks(self) -> int:
+        """Chunks mapped now."""
+        return len(self._range.mapped)
 
     def add(self, sequence: int) -> None:
         """Start a sequence without KV; ``ValueError`` if it exists."""
@@ -56,7 +66,7 @@ class KvStore:
         if needed > 0:
             kv.device_blocks.extend(self._take(needed))
         if not was_resident:
-            self._copy_in(kv)
+            self._copy(kv, range(KvShape.blocks_for(kv.num_tokens)), self._device.copy_in)
 
     def commit(self, sequence: int, num_tokens: int) -> None:
         """Declare that the device holds the KV of ``num_tokens`` tokens, more or fewer than before.
@@ -90,11 +100,7 @@ class KvStore:
         missing = KvShape.blocks_for(kv.num_tokens) - len(kv.host_blocks)
         if missing > 0:
             kv.host_blocks.extend(self._slabs.take(self.shape.block_nbytes, missing))
-        dirty = kv.dirty_blocks()
-        device = kv.device_blocks[dirty.start : dirty.stop]
-        for run in copy_runs(device, kv.host_blocks[dirty.start : dirty.stop]):
-            target = self._slabs.view(run.host_block, run.count)
-            self._device.copy_out(self._range, run.device_block * self.shape.block_nbytes, target)
+        self._copy(kv, kv.dirty_blocks(), self._device.copy_out)
         kv.saved_tokens = kv.num_tokens
 
     def swap_out(self, sequence: int) -> None:
@@ -153,11 +159,19 @@ class KvStore:
             raise
         return taken.blocks
 
-    def _copy_in(self, kv: SequenceKv) -> None:
-        count = KvShape.blocks_for(kv.num_tokens)
-        for run in copy_runs(kv.device_blocks[:count], kv.host_blocks[:count]):
-            source = self._slabs.view(run.host_block, run.count)
-            self._device.copy_in(self._range, run.device_block * self.shape.block_nbytes, source)
+    def _copy(
+        self, kv: SequenceKv, which: range, copy: Callable[[VirtualRange, int, torch.Tensor], None]
+    ) -> None:
+        """Copy the blocks with these indices one way or the other, run by run."""
+        start_ns = time.perf_counter_ns()
+        device = kv.device_blocks[which.start : which.stop]
+        nbytes = self.shape.block_nbytes
+        for run in copy_runs(device, kv.host_blocks[which.start : which.stop]):
+            copy(
+                self._range, run.device_block * nbytes, self._slabs.view(run.host_block, run.count)
+            )
+        elapsed_ns = time.perf_counter_ns() - start_ns
+        self._meter.add(Transfers(kv_bytes=len(which) * nbytes, kv_ns=elapsed_ns))
 
     def _release_device(self, kv: SequenceKv) -> None:
         if kv.device_blocks:

@@ -50,6 +50,9 @@ class SequenceTable:
     def __getitem__(self, sequence: int) -> SequenceEntry:
         return self._entries[sequence]
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def add(self, sequence: int, model: ModelMemory) -> None:
         """Enter a sequence as the youngest."""
         self._arrivals += 1

@@ -71,7 +71,7 @@ class CacheRoom:
         used, free = self.used_nbytes(), free_nbytes(self._directory)
         evictable = sum(file.nbytes for file in files if not file.in_use)
         if used + nbytes - evictable > self.budget_nbytes:
-            raise WeightCacheFull(_explain(model, nbytes, self.budget_nbytes, used, files))
+            raise _cache_full(model, nbytes, self.budget_nbytes, used, files)
         if nbytes > free + evictable:
             purpose = f"the weights of {model}"
             raise SharedMemoryFull(self._directory, purpose, nbytes, free + evictable)
@@ -84,7 +84,7 @@ class CacheRoom:
                 self.evictions.append(file)
                 _logger.info("evicted the weights of %s (%d bytes)", file.model, file.nbytes)
         if shortfall > 0:
-            raise WeightCacheFull(_explain(model, nbytes, self.budget_nbytes, used, self.files()))
+            raise _cache_full(model, nbytes, self.budget_nbytes, used, self.files())
 
     def _discard_dead(self) -> None:
         """Remove what cannot be used: files of packers that died, files without a header."""
@@ -147,10 +147,15 @@ def _describe(path: Path) -> CachedFile | None:
         os.close(fd)
 
 
-def _explain(model: str, nbytes: int, budget: int, used: int, files: list[CachedFile]) -> str:
-    holders = ", ".join(f"{file.model} {file.nbytes}" for file in files if file.in_use)
-    return (
+def _cache_full(
+    model: str, nbytes: int, budget: int, used: int, files: list[CachedFile]
+) -> WeightCacheFull:
+    in_use = [file for file in files if file.in_use]
+    holders = ", ".join(f"{file.model} {file.nbytes}" for file in in_use)
+    available = max(0, budget - sum(file.nbytes for file in in_use))
+    return WeightCacheFull(
         f"the weights of {model} need {nbytes} bytes, but of the cache's budget of {budget} bytes "
         f"{used} are occupied and only files not in use can leave (in use: {holders or 'none'}); "
-        f"raise model_cache_size or serve fewer models at a time"
+        f"raise model_cache_size or serve fewer models at a time",
+        metadata={"needed_bytes": nbytes, "available_bytes": available},
     )

@@ -17,7 +17,8 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from aegaeon_worker.weights.errors import InstanceInUse, NodeMemoryError
+from aegaeon.errors import ConfigError
+from aegaeon_worker.weights.errors import InstanceInUse
 from aegaeon_worker.weights.file_lock import file_lock, try_lock
 
 _PREFIX = "aegaeon-"
@@ -50,11 +51,11 @@ class InstanceDir:
         workers with another token are alive under this name.
         """
         if not _NAME.fullmatch(name):
-            raise NodeMemoryError(
+            raise ConfigError(
                 f"instance name {name!r}: use 1 to 64 letters, digits, dots, dashes, underscores"
             )
         if not root.is_dir():
-            raise NodeMemoryError(f"shared-memory directory {root} does not exist")
+            raise ConfigError(f"shared-memory directory {root} does not exist")
         reclaim_dead(root, token)
         with file_lock(_guard(root, name)):
             path = root / f"{_PREFIX}{name}"
@@ -157,7 +158,7 @@ def _has_weights(path: Path) -> bool:
 def _require_ownership(path: Path) -> None:
     status = path.lstat()
     if path.is_symlink() or status.st_uid != os.geteuid():
-        raise NodeMemoryError(
+        raise InstanceInUse(
             f"{path} belongs to another user (uid {status.st_uid}) or is a link; "
             f"remove it or choose another instance name"
         )

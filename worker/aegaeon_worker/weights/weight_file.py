@@ -11,9 +11,9 @@ from types import TracebackType
 
 import torch
 
+from aegaeon.errors import EngineError
 from aegaeon_worker.device import libc
 from aegaeon_worker.device.host_memory import tensor_at
-from aegaeon_worker.weights.errors import NodeMemoryError
 from aegaeon_worker.weights.file_lock import is_linked
 from aegaeon_worker.weights.layout import WeightLayout
 from aegaeon_worker.weights.manifest import Manifest, data_offset
@@ -103,7 +103,7 @@ class WeightFile:
     def data(self) -> torch.Tensor:
         """uint8 [layout.nbytes], read-only: a write faults."""
         if self._mapped is None:
-            raise NodeMemoryError(f"the weight file of {self.model} has been released")
+            raise EngineError(f"the weight file of {self.model} has been released")
         return self._mapped.data
 
     def tensors(self) -> dict[str, torch.Tensor]:
