@@ -11,7 +11,7 @@ import datetime
 from pathlib import Path
 
 import torch
-from aegaeon.demo_model import demo_model_path
+from aegaeon.demo_model import fetch_demo_model
 
 from aegaeon.model_spec import ModelSpec
 from benchmarks.idle_share import find_daemons, idle_share
@@ -68,7 +68,7 @@ def main() -> None:
     add("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the report")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
-    model_path = demo_model_path()
+    model_path = fetch_demo_model()
     stack = measure(model_path, options.rounds, options.idle_seconds)
     switches = measure_switches(model_path, options.switches)
     report = _report(stack, switches, options.rounds)

@@ -43,8 +43,8 @@ class InProcessEngine:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._numbers = itertools.count(1)
         self._folder = tempfile.TemporaryDirectory()
-        self._parts = WorkerParts.build(_config(Path(self._folder.name), sizes, threads))
-        self._parts.thread.start()
+        self._parts = WorkerParts(_config(Path(self._folder.name), sizes, threads))
+        self._parts.start()
         self._parts.thread.submit(Attach(self._events.put))
         self._model = ModelSpec("in-process", model_path)
         self._facts = self._load()
@@ -65,7 +65,6 @@ class InProcessEngine:
 
     def close(self) -> None:
         """End the thread and remove the files."""
-        self._parts.thread.stop()
         self._parts.close()
         self._folder.cleanup()
 
