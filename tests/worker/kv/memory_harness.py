@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -25,6 +25,8 @@ ODD_SHAPE = KvShape(num_layers=3, num_kv_heads=2, head_dim=1024, dtype=torch.flo
 #: Two chunks of weights.
 LAYOUT = WeightLayout.place([("all", [TensorSpec("w", torch.float32, (600_000,))])])
 WEIGHT_CHUNKS = 2
+#: Tokens in one chunk of KV of SHAPE.
+CHUNK_TOKENS = 4 * BLOCK_TOKENS
 
 
 class Harness:
@@ -104,3 +106,6 @@ class Harness:
 
 def stamp(sequence: int, position: int) -> float:
     return float(sequence * 1000 + position + 1)
+
+
+MakeHarness = Callable[..., Harness]
