@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Self, get_args
 
 from aegaeon.client.backend import Backend
@@ -16,10 +16,12 @@ from aegaeon.deployment import DeployOutcome, UndeployOutcome
 from aegaeon.errors import AegaeonError, ConfigError
 from aegaeon.model_spec import ModelSpec
 from aegaeon.node_config import NodeConfig
+from aegaeon.replay import ReplayStatistics, make_requests, write_report
 from aegaeon.request import Request
 from aegaeon.snapshots import NodePlacement, NodeRouting
 from aegaeon.step_output import StepOutput
 from aegaeon.v1 import cluster_pb2, model_pb2
+from aegaeon.workload import read_workload
 
 
 class LLMService:
@@ -158,6 +160,32 @@ class LLMService:
         return await self._backend.loop.bridge(
             self._backend.connection.undeploy(name, node_ids or ())
         )
+
+    def replay(
+        self,
+        out_path: str | os.PathLike[str],
+        workload: str | os.PathLike[str] | Sequence[Request],
+        *,
+        models: Mapping[str, ModelSpec | str] | None = None,
+    ) -> ReplayStatistics:
+        """Serve a workload at its own pace; writes figures as JSON and one line per request as CSV,
+        to ``out_path`` with these two suffixes.
+
+        ``workload`` is a CSV file (see `aegaeon.workload`), whose prompts are made up, or requests
+        with arrival times in seconds. ``models`` names the deployed model of each model in a file.
+        Objectives are those of the specs.
+        """
+        _refuse_running_loop("replay", "a thread: await asyncio.to_thread(service.replay, ...)")
+        backend = self._backend
+        if isinstance(workload, str | os.PathLike):
+            entries, homes = read_workload(workload), models or {}
+            requests = make_requests(
+                entries, homes, lambda names: backend.loop.run(backend.vocab_sizes(names))
+            )
+        else:
+            requests = list(workload)
+        outcomes = backend.loop.run(backend.replay(requests))
+        return write_report(out_path, requests, outcomes)
 
     def reset(self) -> None:
         """Set the cluster's statistics to zero; requests and replicas are untouched."""

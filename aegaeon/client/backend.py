@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from aegaeon.client.connection import Connection
@@ -21,6 +21,7 @@ from aegaeon.errors import AegaeonError, PreconditionError, RequestTimeoutError,
 from aegaeon.local.cluster import LocalCluster
 from aegaeon.model_spec import ModelSpec
 from aegaeon.node_config import NodeConfig
+from aegaeon.replay import run_replay
 from aegaeon.request import Request
 from aegaeon.step_output import StepOutput
 
@@ -85,6 +86,20 @@ class Backend:
         async with self.session() as session:
             opened = [open_request(session, request) for request in requests]
             return [await self.outcome(one) for one in opened]
+
+    async def replay(
+        self, requests: Sequence[Request]
+    ) -> list[tuple[float, list[StepOutput] | AegaeonError]]:
+        """Serve requests at their arrival times; each one's arrival and outcome, in order."""
+        async with self.session() as session:
+            return await run_replay(
+                requests, lambda request: self.outcome(open_request(session, request))
+            )
+
+    async def vocab_sizes(self, models: Iterable[str]) -> dict[str, int]:
+        """Sizes of deployed models' vocabularies. Raises NotFoundError."""
+        found = [await self.connection.get_model(name) for name in models]
+        return {model.spec.name: model.facts.vocab_size for model in found}
 
     async def outcome(
         self, pending: PendingRequest | AegaeonError
@@ -188,11 +203,7 @@ def _remaining(deadline: float) -> float:
 
 
 def _log_progress(model: str, step: DeployProgress) -> None:
-    _log.info(
-        "%s on %s: %s, %d of %d bytes packed",
-        model,
-        step.node_id,
-        step.state,
-        step.packed_bytes,
-        step.total_bytes,
-    )
+    packed = f"{step.packed_bytes} of {step.total_bytes} bytes packed"
+    # One line per change of state is news; the bytes in between are detail.
+    level = logging.DEBUG if step.packed_bytes else logging.INFO
+    _log.log(level, "%s on %s: %s, %s", model, step.node_id, step.state, packed)

@@ -32,8 +32,8 @@ class RunDirectory:
 
     @property
     def name(self) -> str:
-        """Unique among the folders of this machine's users."""
-        return self.path.name
+        """Unique on this machine while the folder is there."""
+        return self.path.name.removeprefix(_PREFIX)
 
     def remove(self) -> None:
         """Remove the folder and all in it. Idempotent."""

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import any_pb2
-from google.rpc import code_pb2, status_pb2
+from google.rpc import status_pb2
 from grpc_status import rpc_status
 
 from aegaeon import errors
@@ -87,7 +87,7 @@ async def abort(
     packed.Pack(to_detail(error))
     number: int = code.value[0]
     status = status_pb2.Status(
-        code=code_pb2.Code.Name(number),
+        code=number,
         message=error.message,
         details=[packed],
     )

@@ -160,7 +160,10 @@ class StubModels(model_pb2_grpc.ModelServiceServicer):
 
     async def GetModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         return model_pb2.GetModelResponse(
-            model=model_pb2.ModelInfo(facts=model_pb2.ModelFacts(vocab_size=1000))
+            model=model_pb2.ModelInfo(
+                spec=model_pb2.ModelSpec(name=request.name),
+                facts=model_pb2.ModelFacts(vocab_size=1000),
+            )
         )
 
     async def DeployModel(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802

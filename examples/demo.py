@@ -1,0 +1,145 @@
+"""Two models on one worker whose device pool holds only one of them, both writing at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from dataclasses import dataclass, field
+
+from transformers import PreTrainedTokenizerBase
+
+from aegaeon import LLMService, NodeConfig, Request
+from aegaeon.config import get_model_config
+from aegaeon.demo_model import fetch_demo_model
+from aegaeon.errors import AegaeonError
+from aegaeon.models import ModelSpec
+from aegaeon.utils import get_tokenizer
+from aegaeon.v1.cluster_pb2 import RuntimeSnapshot
+
+MIB = 1024**2
+# 538 MB of float32 weights and 269 MB of bfloat16 ones: either fits with its KV, both do not.
+DEVICE_POOL_BYTES = 704 * MIB
+MAX_NEW_TOKENS = 64
+
+QUESTIONS = {
+    "smollm2-float32": "What is the capital of France, and what is it known for?",
+    "smollm2-bfloat16": "Give three short tips for learning a new language.",
+}
+
+
+@dataclass
+class Answer:
+    """What one model has written so far, printed line by line as it grows."""
+
+    model: str
+    tokenizer: PreTrainedTokenizerBase
+    started: float = field(default_factory=time.monotonic)
+    token_ids: list[int] = field(default_factory=list)
+    printed: int = 0
+
+    def add(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+        text = self._text()
+        if len(text) - self.printed >= 48 or text[self.printed :].endswith("\n"):
+            self._print(text)
+
+    def finish(self) -> None:
+        self._print(self._text())
+        seconds = time.monotonic() - self.started
+        print(f"  [{self.model}: {len(self.token_ids)} tokens in {seconds:.1f} s]", flush=True)
+
+    def _text(self) -> str:
+        decoded = self.tokenizer.decode(self.token_ids, skip_special_tokens=True)
+        return str(decoded).replace("\N{REPLACEMENT CHARACTER}", "")
+
+    def _print(self, text: str) -> None:
+        seconds = time.monotonic() - self.started
+        new = " ".join(text[self.printed :].split())
+        if new:
+            print(f"{seconds:6.1f} s  {self.model:18}{new}", flush=True)
+        self.printed = len(text)
+
+
+async def answer(service: LLMService, spec: ModelSpec, question: str) -> None:
+    tokenizer = get_tokenizer(spec.path())
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
+    )
+    request = Request(
+        model=spec,
+        arrival_time=time.time(),
+        request_id=spec.name,
+        prompt_token_ids=prompt,
+        decode_tokens=MAX_NEW_TOKENS,
+        eos_token_ids=get_model_config(spec).eos_token_ids,
+    )
+    written = Answer(spec.name, tokenizer)
+    async for step in service.stream_async(request):
+        written.add(step.new_token_id)
+    written.finish()
+
+
+async def watch_switches(service: LLMService, started: float) -> None:
+    """Print every change of the model on the device, as the runtime snapshot shows it."""
+    switches = 0
+    while True:
+        [engine] = (await asyncio.to_thread(service.runtime)).engines
+        if engine.switches > switches and engine.current_model:
+            switches = engine.switches
+            seconds = time.monotonic() - started
+            print(
+                f"{seconds:6.1f} s  -- switch {switches}: {engine.current_model} is on the device"
+            )
+        await asyncio.sleep(0.02)
+
+
+async def serve_both(service: LLMService, specs: list[ModelSpec]) -> None:
+    watcher = asyncio.create_task(watch_switches(service, time.monotonic()))
+    try:
+        await asyncio.gather(*(answer(service, spec, QUESTIONS[spec.name]) for spec in specs))
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
+
+
+def report(snapshot: RuntimeSnapshot) -> None:
+    [engine] = snapshot.engines
+    pool = snapshot.workers[0].device.pool_bytes // MIB
+    sizes = [f"{m.spec.name} {m.facts.packed_bytes // MIB} MiB" for m in snapshot.models]
+    print(f"\nOne worker, a device pool of {pool} MiB, weights: {', '.join(sizes)}.")
+    print(f"{engine.tokens} tokens in {engine.turns} turns with {engine.switches} model switches.")
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    path = str(fetch_demo_model())
+    specs = [
+        ModelSpec("smollm2-float32", path, dtype="float32"),
+        ModelSpec("smollm2-bfloat16", path, dtype="bfloat16", max_model_len=2048),
+    ]
+    node = NodeConfig(
+        node_id="node_0",
+        num_prefill_engines=0,
+        num_decode_engines=0,
+        num_engines=1,
+        cached_models=specs,
+        device_memory_bytes=DEVICE_POOL_BYTES,
+    )
+    with LLMService([node]) as service:
+        print(f"scheduler at {service.address}, both models ready\n", flush=True)
+        for spec in specs:
+            print(f"{spec.name} is asked: {QUESTIONS[spec.name]}")
+        asyncio.run(serve_both(service, specs))
+        report(service.runtime())
+    print("Stopped: scheduler and worker have ended.")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except AegaeonError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
