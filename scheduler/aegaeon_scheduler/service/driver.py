@@ -41,7 +41,8 @@ class Driver:
         #: Adds up to Unix time with the monotonic time that the core sees.
         self.unix_offset_ns = time.time_ns() - time.monotonic_ns()
         self._links: dict[int, WorkerLink] = {}
-        self._readers: dict[int, Reader] = {}
+        #: Who takes the tokens of a request, by its id.
+        self.readers: dict[int, Reader] = {}
         self._operations: dict[int, asyncio.Queue[OperationMessage]] = {}
         self._last_operation_id = 0
         self._listeners: list[Callable[[Notice], None]] = []
@@ -68,13 +69,13 @@ class Driver:
         if self.closing:
             raise shutting_down()
         sequence, following = self.cluster.submit(request, time.monotonic_ns())
-        self._readers[sequence.sequence_id] = reader
+        self.readers[sequence.sequence_id] = reader
         self._execute(following)
         return sequence
 
     def release(self, sequence: Sequence) -> None:
         """The reader is done with a sequence or has gone away: free it wherever it is."""
-        self._readers.pop(sequence.sequence_id, None)
+        self.readers.pop(sequence.sequence_id, None)
         if not sequence.ended:
             self.apply(events.CancelRequested(sequence.sequence_id))
 
@@ -142,7 +143,7 @@ class Driver:
         for command in following:
             match command:
                 case commands.Deliver(sequences=sequences):
-                    readers = self._readers
+                    readers = self.readers
                     for sequence in sequences:
                         reader = readers.get(sequence.sequence_id)
                         if reader is not None:

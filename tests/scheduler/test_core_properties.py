@@ -1,0 +1,170 @@
+"""Whatever happens in whatever order, the ledgers hold and every sequence ends once and right."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from aegaeon.errors import AegaeonError, EngineError
+from aegaeon_scheduler.core import events
+from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.values import FinishReason
+from tests.scheduler.fake_cluster import MS, FakeClusterDriver, replay, request, token_at
+
+MODELS = ("a", "b", "c")
+NODES = ("n0", "n1")
+#: More than a test can spend, so that no request fails while a worker might still come.
+RECOVERY_NS = 10**15
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Two nodes with up to two engines each, three models, requests of a few tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = CoreConfig(
+            reader_backlog_tokens=3, recovery_timeout_ns=RECOVERY_NS, affinity_slack=2
+        )
+        self.world = FakeClusterDriver(config)
+        self.ended: dict[int, int] = {}
+
+    @initialize()
+    def begin(self) -> None:
+        self.world.add_worker("n0", 0)
+        for model in MODELS[:2]:
+            self.world.deploy(model)
+        self.world.settle()
+
+    @rule(node=st.sampled_from(NODES), index=st.integers(0, 1))
+    def register(self, node: str, index: int) -> None:
+        # Room for two models on a node only, so that deployments evict.
+        self.world.add_worker(node, index, batch=2, cache=250)
+
+    @rule(model=st.sampled_from(MODELS), count=st.integers(1, 12), prompt=st.integers(1, 900))
+    def submit(self, model: str, count: int, prompt: int) -> None:
+        refusal = None
+        try:
+            self.world.submit(request(model, (prompt,), count))
+        except AegaeonError as error:
+            refusal = error.reason.name
+        assert refusal in (None, "MODEL_NOT_FOUND", "MODEL_NOT_READY", "MODEL_DRAINING")
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.world.sequences)
+    def cancel(self, data: st.DataObject) -> None:
+        sequence = data.draw(st.sampled_from(self.world.sequences))
+        self.world.apply(events.CancelRequested(sequence.sequence_id))
+        assert sequence.ended
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.world.sequences)
+    def read(self, data: st.DataObject) -> None:
+        self.world.read(data.draw(st.sampled_from(self.world.sequences)))
+
+    @rule(data=st.data(), count=st.integers(1, 4))
+    @precondition(lambda self: any(w.inbox for w in self.world.workers.values()))
+    def take_commands(self, data: st.DataObject, count: int) -> None:
+        busy = [w for w in self.world.workers.values() if w.inbox]
+        worker = data.draw(st.sampled_from(busy))
+        for _ in range(min(count, len(worker.inbox))):
+            worker.take()
+
+    @rule(data=st.data(), count=st.integers(1, 6))
+    @precondition(lambda self: any(w.turns for w in self.world.workers.values()))
+    def step(self, data: st.DataObject, count: int) -> None:
+        busy = [w for w in self.world.workers.values() if w.turns]
+        worker = data.draw(st.sampled_from(busy))
+        for _ in range(count):
+            self.world.now_ns += worker.step()
+
+    @rule(data=st.data(), count=st.integers(1, 6))
+    @precondition(lambda self: any(w.outbox for w in self.world.workers.values()))
+    def deliver(self, data: st.DataObject, count: int) -> None:
+        busy = [w for w in self.world.workers.values() if w.outbox]
+        self.world.deliver(data.draw(st.sampled_from(busy)), count)
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(w.sequences for w in self.world.workers.values()))
+    def fail_sequence(self, data: st.DataObject) -> None:
+        busy = [w for w in self.world.workers.values() if w.sequences]
+        worker = data.draw(st.sampled_from(busy))
+        worker.fail(data.draw(st.sampled_from(sorted(worker.sequences))), EngineError("broken"))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.world.workers)
+    def lose(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(list(self.world.workers.values())))
+        late = list(worker.outbox)
+        self.world.lose(worker)
+        for event in late:  # of an ended registration: must change nothing
+            self.world.apply(event)
+
+    @rule(model=st.sampled_from(MODELS), count=st.integers(1, 2))
+    def deploy(self, model: str, count: int) -> None:
+        self.world.deploy(model, count)
+
+    @rule(model=st.sampled_from(MODELS))
+    def undeploy(self, model: str) -> None:
+        self.world.undeploy(model)
+
+    @rule()
+    @precondition(lambda self: self.world.inspections)
+    def inspect(self) -> None:
+        self.world.answer_inspection()
+
+    @rule()
+    def pass_time(self) -> None:
+        self.world.pass_time(100 * MS)
+
+    @invariant()
+    def ledgers_hold(self) -> None:
+        assert self.world.cluster.audit() == []
+
+    @invariant()
+    def ends_are_final_and_tokens_right(self) -> None:
+        for sequence in self.world.sequences:
+            prompt = tuple(sequence.prompt)
+            made = sequence.generated
+            assert made == [token_at(prompt, index) for index in range(len(made))]
+            if sequence.ended:
+                assert self.ended.setdefault(sequence.sequence_id, len(made)) == len(made)
+            if sequence.finish is FinishReason.LENGTH:
+                assert len(made) == sequence.stop.max_new_tokens
+
+    def teardown(self) -> None:
+        """With a worker on every node everything comes to its end, and nothing is left."""
+        world = self.world
+        for node in NODES:
+            world.add_worker(node, 0, batch=2, cache=1_000)
+        world.settle()
+        for model in {s.model for s in world.sequences if not s.ended}:
+            world.deploy(model)
+        world.settle()
+        assert all(sequence.ended for sequence in world.sequences)
+        state = world.cluster.state
+        assert not state.sequences
+        assert not state.orphans
+        assert state.reserved_tokens == 0
+        assert all(model.requests == 0 == model.tokens for model in state.models.values())
+        assert not any(engine.queues or engine.turns for engine in state.engines.values())
+        assert not any(engine.ending for engine in state.engines.values())
+        assert not any(node.reserved or node.evicting for node in state.nodes.values())
+        assert not any(model.operations for model in state.models.values())
+        assert len(world.results) == world._operation
+        assert replay(world) == world.outputs
+
+
+AnyOrder.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestAnyOrder = AnyOrder.TestCase
