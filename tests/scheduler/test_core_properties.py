@@ -37,7 +37,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.world.add_worker("n0", 0)
+        self.world.add_worker("n0", 0, batch=2, cache=250)
+        self.world.settle()
         for model in MODELS[:2]:
             self.world.deploy(model)
         self.world.settle()
