@@ -9,7 +9,6 @@ import torch
 from aegaeon_worker.device.cpu import CpuDevice
 from aegaeon_worker.device.errors import OutOfChunks
 from aegaeon_worker.device.interface import VirtualRange
-from aegaeon_worker.weights import resident
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.errors import WeightsInUse, WeightsNotResident
 from aegaeon_worker.weights.layout import TensorSpec, WeightLayout
@@ -105,7 +104,7 @@ def test_partly_loaded_weights_are_refused_and_given_back(
     device: CpuDevice, cache: WeightCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = make(device, cache, "a")
-    monkeypatch.setattr(resident, "MIN_COPY_NBYTES", 1)
+    monkeypatch.setattr(device, "copy_nbytes", 1)
     real, copies = device.copy_in, []
 
     def second_fails(target: VirtualRange, offset: int, source: torch.Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from collections.abc import Iterable
 
 import torch
@@ -116,6 +117,8 @@ class CpuDevice:
     """
 
     torch_device = torch.device("cpu")
+    #: Nothing overlaps with a copy here, and each one makes all of torch's threads meet.
+    copy_nbytes = sys.maxsize
 
     def __init__(self, nbytes: int, chunk_nbytes: int = DEFAULT_CHUNK_NBYTES) -> None:
         """Offer ``nbytes`` (rounded down to whole chunks of a multiple of 2 MiB).

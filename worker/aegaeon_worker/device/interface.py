@@ -67,6 +67,10 @@ class Device(Protocol):
     def pool(self) -> DevicePool:
         """The ledger of the physical chunks."""
 
+    @property
+    def copy_nbytes(self) -> int:
+        """Small copies in a row are worth joining until they have this many bytes."""
+
     def reserve(self, name: str, nbytes: int) -> VirtualRange:
         """Reserve addresses for at least ``nbytes`` bytes; names are unique while reserved."""
 

@@ -11,9 +11,6 @@ from aegaeon_worker.weights.errors import WeightsNotResident
 from aegaeon_worker.weights.layout import Stage, WeightLayout
 from aegaeon_worker.weights.weight_file import WeightFile
 
-#: Small stages share a copy of at least this many bytes: each copy has a fixed cost.
-MIN_COPY_NBYTES = 64 << 20
-
 
 class ResidentWeights:
     """Binds a model's packed file to a virtual range: all of it is on the device, or nothing.
@@ -112,7 +109,7 @@ class ResidentWeights:
         assert self._file is not None
         data = self._file.data
         marks: list[tuple[Stage, CopyMark]] = []
-        for group in _copy_groups(self.layout.stages):
+        for group in _copy_groups(self.layout.stages, self._device.copy_nbytes):
             start, end = group[0].start, group[-1].end
             self._device.copy_in(self._range, start, data[start:end])
             mark = self._device.mark()
@@ -120,11 +117,11 @@ class ResidentWeights:
         return marks
 
 
-def _copy_groups(stages: Iterable[Stage]) -> Iterator[list[Stage]]:
+def _copy_groups(stages: Iterable[Stage], min_nbytes: int) -> Iterator[list[Stage]]:
     group: list[Stage] = []
     for stage in stages:
         group.append(stage)
-        if stage.end - group[0].start >= MIN_COPY_NBYTES:
+        if stage.end - group[0].start >= min_nbytes:
             yield group
             group = []
     if group:
