@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import torch
+
 from aegaeon_worker.kv.shape import KvShape
-from aegaeon_worker.models.interface import ServedModel, StepInput
+from aegaeon_worker.models.interface import CheckpointReader, ServedModel, StepInput
 from aegaeon_worker.models.loader import TransformersLoader
 from aegaeon_worker.weights.layout import WeightLayout
 
@@ -31,10 +33,28 @@ class PagedRunner:
         model, reader = TransformersLoader().open(
             path, dtype=torch.float32, max_model_len=None, trust_remote_code=False
         )
-        self.model: ServedModel = model
-        tensors = allocate(model.layout)
+        self._setup(model, reader, allocate(model.layout), num_blocks, seed)
+
+    @classmethod
+    def over(
+        cls, model: ServedModel, reader: CheckpointReader, tensors: Mapping[str, torch.Tensor]
+    ) -> Self:
+        """Fill and bind the given views."""
+        runner = cls.__new__(cls)
+        runner._setup(model, reader, tensors, num_blocks=64, seed=0)
+        return runner
+
+    def _setup(
+        self,
+        model: ServedModel,
+        reader: CheckpointReader,
+        tensors: Mapping[str, torch.Tensor],
+        num_blocks: int,
+        seed: int,
+    ) -> None:
         reader.fill_all(tensors)
         model.bind(tensors)
+        self.model = model
         shape = model.kv_shape
         self.kv = torch.full((num_blocks, *shape.block_shape), float("nan"), dtype=shape.dtype)
         self._free = list(range(1, num_blocks))

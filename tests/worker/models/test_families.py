@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
+
 from tests.worker.models.paged_runner import PagedRunner
 from tests.worker.models.tiny import FAMILIES, VOCAB_SIZE, WINDOW, make_checkpoint
-from transformers import AutoModelForCausalLM
 
 NEW_TOKENS = 64
 #: Below one block, one block exactly, and beyond every window.

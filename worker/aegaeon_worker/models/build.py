@@ -34,8 +34,6 @@ def read_config(path: Path, *, trust_remote_code: bool) -> PreTrainedConfig:
     if raw.get("quantization_config") is not None:
         method = raw["quantization_config"].get("quant_method", "unknown")
         raise ModelUnsupportedError(file, f"quantized checkpoints ({method}) are not supported")
-    if raw.get("is_encoder_decoder"):
-        raise ModelUnsupportedError(file, "encoder-decoder models are not supported")
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             path, trust_remote_code=trust_remote_code, local_files_only=True
@@ -43,6 +41,8 @@ def read_config(path: Path, *, trust_remote_code: bool) -> PreTrainedConfig:
     # Config classes of any family check themselves here, each in its own way.
     except Exception as error:
         raise ModelLoadError(file, f"not a usable model config: {error}") from error
+    if config.is_encoder_decoder:
+        raise ModelUnsupportedError(file, "encoder-decoder models are not supported")
     return config
 
 

@@ -34,9 +34,9 @@ class TransformersLoader:
     ) -> tuple[ServedModel, CheckpointReader]:
         """Open ``path``; raise ``ModelLoadError`` naming file and reason if it cannot be served."""
         config = read_config(path, trust_remote_code=trust_remote_code)
-        length = context_length(path, config, max_model_len)
         module = build_module(path, config, dtype, trust_remote_code=trust_remote_code)
         facts = probe_attention(path, module)
+        length = context_length(path, config, max_model_len)
         sources = WeightSources.resolve(module, Checkpoint.scan(path))
         layout = place_parameters(path, module, dtype, sources.ties)
         model = GenericModel(module, layout, sources.ties, facts, dtype=dtype, max_model_len=length)
