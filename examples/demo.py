@@ -22,6 +22,7 @@ MIB = 1024**2
 # 538 MB of float32 weights and 269 MB of bfloat16 ones: either fits with its KV, both do not.
 DEVICE_POOL_BYTES = 704 * MIB
 MAX_NEW_TOKENS = 64
+STARTED = time.monotonic()
 
 QUESTIONS = {
     "smollm2-float32": "What is the capital of France, and what is it known for?",
@@ -31,35 +32,36 @@ QUESTIONS = {
 
 @dataclass
 class Answer:
-    """What one model has written so far, printed line by line as it grows."""
+    """What one model has written so far, printed in whole words as it grows."""
 
     model: str
     tokenizer: PreTrainedTokenizerBase
-    started: float = field(default_factory=time.monotonic)
     token_ids: list[int] = field(default_factory=list)
     printed: int = 0
 
     def add(self, token_id: int) -> None:
         self.token_ids.append(token_id)
         text = self._text()
-        if len(text) - self.printed >= 48 or text[self.printed :].endswith("\n"):
-            self._print(text)
+        end = max(text.rfind(" "), text.rfind("\n"))
+        if end - self.printed >= 48 or "\n" in text[self.printed : end + 1]:
+            self._print(text[:end])
 
     def finish(self) -> None:
         self._print(self._text())
-        seconds = time.monotonic() - self.started
-        print(f"  [{self.model}: {len(self.token_ids)} tokens in {seconds:.1f} s]", flush=True)
+        tell(f"{self.model:18}[{len(self.token_ids)} tokens]")
 
     def _text(self) -> str:
         decoded = self.tokenizer.decode(self.token_ids, skip_special_tokens=True)
-        return str(decoded).replace("\N{REPLACEMENT CHARACTER}", "")
+        return str(decoded).rstrip("\N{REPLACEMENT CHARACTER}")
 
     def _print(self, text: str) -> None:
-        seconds = time.monotonic() - self.started
-        new = " ".join(text[self.printed :].split())
-        if new:
-            print(f"{seconds:6.1f} s  {self.model:18}{new}", flush=True)
+        if new := " ".join(text[self.printed :].split()):
+            tell(f"{self.model:18}{new}")
         self.printed = len(text)
+
+
+def tell(text: str) -> None:
+    print(f"{time.monotonic() - STARTED:6.1f} s  {text}", flush=True)
 
 
 async def answer(service: LLMService, spec: ModelSpec, question: str) -> None:
@@ -81,22 +83,19 @@ async def answer(service: LLMService, spec: ModelSpec, question: str) -> None:
     written.finish()
 
 
-async def watch_switches(service: LLMService, started: float) -> None:
+async def watch_switches(service: LLMService) -> None:
     """Print every change of the model on the device, as the runtime snapshot shows it."""
     switches = 0
     while True:
         [engine] = (await asyncio.to_thread(service.runtime)).engines
         if engine.switches > switches and engine.current_model:
             switches = engine.switches
-            seconds = time.monotonic() - started
-            print(
-                f"{seconds:6.1f} s  -- switch {switches}: {engine.current_model} is on the device"
-            )
-        await asyncio.sleep(0.02)
+            tell(f"-- switch {switches}: {engine.current_model} is on the device")
+        await asyncio.sleep(0.05)
 
 
 async def serve_both(service: LLMService, specs: list[ModelSpec]) -> None:
-    watcher = asyncio.create_task(watch_switches(service, time.monotonic()))
+    watcher = asyncio.create_task(watch_switches(service))
     try:
         await asyncio.gather(*(answer(service, spec, QUESTIONS[spec.name]) for spec in specs))
     finally:
@@ -115,6 +114,7 @@ def report(snapshot: RuntimeSnapshot) -> None:
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     path = str(fetch_demo_model())
+    get_tokenizer(path)  # loaded before the event loop runs, which it would hold up
     specs = [
         ModelSpec("smollm2-float32", path, dtype="float32"),
         ModelSpec("smollm2-bfloat16", path, dtype="bfloat16", max_model_len=2048),
@@ -128,12 +128,12 @@ def main() -> None:
         device_memory_bytes=DEVICE_POOL_BYTES,
     )
     with LLMService([node]) as service:
-        print(f"scheduler at {service.address}, both models ready\n", flush=True)
+        tell(f"scheduler at {service.address}, both models ready")
         for spec in specs:
-            print(f"{spec.name} is asked: {QUESTIONS[spec.name]}")
+            tell(f"{spec.name:18}is asked: {QUESTIONS[spec.name]}")
         asyncio.run(serve_both(service, specs))
         report(service.runtime())
-    print("Stopped: scheduler and worker have ended.")
+    tell("stopped: scheduler and worker have ended")
 
 
 if __name__ == "__main__":
