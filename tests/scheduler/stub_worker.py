@@ -115,6 +115,10 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
         await self._scheduler.DeregisterWorker(request)
         await self.kill()
 
+    def send(self, event: worker_pb2.ExecuteResponse) -> None:
+        """Send an event of the test's own."""
+        self._out.put_nowait(event)
+
     def stop_renewing(self) -> None:
         """Hang, as a stopped process does: the stream stays open, the lease ends."""
         for task in self._tasks:

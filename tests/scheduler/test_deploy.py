@@ -10,6 +10,7 @@ import pytest
 from aegaeon.errors import AegaeonError, ErrorReason
 from aegaeon.rpc.status import from_rpc_error
 from aegaeon.v1 import cluster_pb2, model_pb2
+from aegaeon_scheduler.service.broadcast import MAX_BEHIND, Subscription
 from tests.scheduler.conftest import Harness, Start, until
 from tests.scheduler.requests import generate_request
 from tests.scheduler.stub_worker import StubSettings, answer
@@ -217,3 +218,30 @@ async def test_statistics_can_be_reset(scheduler: Harness) -> None:
     after = await scheduler.runtime()
     assert after.statistics.tokens == after.engines[0].tokens == 0
     assert [model.spec.name for model in after.models] == ["m"]
+
+
+async def test_whoever_waits_is_told_when_the_daemon_stops(start: Start) -> None:
+    harness = await start()
+    await harness.worker(StubSettings(load_s=5))
+    deploying = asyncio.create_task(failure(harness, deploy_request()))
+    topology = cluster_pb2.ApplyTopologyRequest(
+        nodes=[cluster_pb2.NodeTopology(node_id="nowhere", num_engines=1)]
+    )
+    waiting = asyncio.ensure_future(harness.cluster.ApplyTopology(topology))
+    state = harness.server.driver.cluster.state
+    await until(lambda: state.model_state("m").name == "LOADING")
+    harness.server.driver.end_all()
+    assert (await deploying).reason is ErrorReason.SHUTTING_DOWN
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await waiting
+    assert from_rpc_error(caught.value).reason is ErrorReason.SHUTTING_DOWN
+
+
+async def test_a_watcher_that_is_too_far_behind_is_marked() -> None:
+    subscription = Subscription()
+    for number in range(MAX_BEHIND):
+        subscription.push(cluster_pb2.ClusterEvent(number=number))
+    assert not subscription.overflowed
+    subscription.push(cluster_pb2.ClusterEvent())
+    assert subscription.overflowed
+    assert len(await subscription.next()) == MAX_BEHIND

@@ -9,7 +9,7 @@ import pytest
 
 from aegaeon.errors import ErrorReason
 from aegaeon.rpc.status import from_rpc_error
-from aegaeon.v1 import cluster_pb2, model_pb2
+from aegaeon.v1 import cluster_pb2, model_pb2, worker_pb2
 from tests.scheduler.conftest import Harness, Start, until
 from tests.scheduler.requests import generate_request
 from tests.scheduler.stub_worker import StubSettings, answer
@@ -151,3 +151,14 @@ async def test_models_of_a_lost_worker_are_loaded_again(scheduler: Harness) -> N
     await until(lambda: state.model_state("m").name == "READY")
     answer_ = await scheduler.models.GetModel(model_pb2.GetModelRequest(name="m"))
     assert answer_.model.replicas[0].state == model_pb2.REPLICA_STATE_READY
+
+
+async def test_a_worker_that_breaks_the_contract_is_fenced(scheduler: Harness) -> None:
+    (task,) = await running(scheduler, 1)
+    worker = scheduler.workers[0]
+    broken = worker_pb2.StepBatch(handles=[1], token_ids=[1, 2])
+    worker.send(worker_pb2.ExecuteResponse(step=broken))
+    engines = scheduler.server.driver.cluster.state.engines
+    before = worker.epoch
+    await until(lambda: before not in engines)
+    assert await task == answer((0,), 150)  # the worker registers again, and goes on

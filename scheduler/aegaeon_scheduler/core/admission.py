@@ -14,6 +14,7 @@ from aegaeon.errors import (
     UnavailableError,
 )
 from aegaeon_scheduler.core.replica import ReplicaState
+from aegaeon_scheduler.core.routing import route_of
 from aegaeon_scheduler.core.state import Model, State
 from aegaeon_scheduler.core.values import (
     DeviceFacts,
@@ -40,11 +41,11 @@ def admit(state: State, request: GenerationRequest) -> Admission:
     """Check a request against its model and the limits; raises the named error that refuses it."""
     if len(request.label.encode()) > MAX_LABEL_BYTES:
         raise _field("label", f"{len(request.label.encode())} bytes", "at most 256 bytes")
-    model, facts = _ready_model(state, request.model)
+    model, facts, largest = _ready_model(state, request.model)
     stop = _resolve(request.stop, facts)
     _check_prompt(request, stop, facts)
     tokens = min(len(request.prompt) + stop.max_new_tokens, stop.max_model_len)
-    pool_bytes = _check_memory(state, request.model, facts, tokens)
+    pool_bytes = _check_memory(request.model, facts, tokens, largest)
     _check_limits(state, model, tokens)
     return Admission(model, stop, tokens, pool_bytes)
 
@@ -67,7 +68,13 @@ def _chunks(size: int, chunk_bytes: int) -> int:
     return -(-size // chunk) * chunk
 
 
-def _ready_model(state: State, name: str) -> tuple[Model, ModelFacts]:
+def _ready_model(state: State, name: str) -> tuple[Model, ModelFacts, DeviceFacts]:
+    """The model with its facts, and the largest device that can run it now."""
+    largest = route_of(state, name).largest
+    if largest is not None:
+        model = state.models[name]
+        assert model.facts is not None, "a model was loaded without facts"
+        return model, model.facts, largest
     found = state.model_state(name)
     if found is ReplicaState.ABSENT:
         known = ", ".join(sorted(state.models)) or "none"
@@ -80,13 +87,10 @@ def _ready_model(state: State, name: str) -> tuple[Model, ModelFacts]:
             reason=ErrorReason.MODEL_DRAINING,
             metadata={"model": name},
         )
-    model = state.models[name]
-    if found is not ReplicaState.READY or model.facts is None:
-        raise UnavailableError(
-            f"model {name!r} has no READY replica; its state is {found.name}",
-            metadata={"model": name, "state": found.name},
-        )
-    return model, model.facts
+    raise UnavailableError(
+        f"model {name!r} has no READY replica; its state is {found.name}",
+        metadata={"model": name, "state": found.name},
+    )
 
 
 def _resolve(stop: RequestedStop, facts: ModelFacts) -> StopConditions:
@@ -156,22 +160,14 @@ def _check_vocabulary(ids: Tokens[int], facts: ModelFacts, where: str) -> None:
         )
 
 
-def _check_memory(state: State, name: str, facts: ModelFacts, tokens: int) -> int:
-    devices = [
-        engine.identity.device
-        for node, _ in state.replicas(name)
-        for engine in node.engines_with(name)
-    ]
-    if not devices:
-        return 0
-    largest = max(devices, key=lambda device: device.pool_bytes)
-    needed = pool_bytes(facts, tokens, largest.chunk_bytes)
-    if needed > largest.pool_bytes:
+def _check_memory(name: str, facts: ModelFacts, tokens: int, device: DeviceFacts) -> int:
+    needed = pool_bytes(facts, tokens, device.chunk_bytes)
+    if needed > device.pool_bytes:
         raise ResourceExhaustedError(
             f"{tokens} tokens of model {name!r} need {needed} bytes of weights and KV, but the "
-            f"largest device pool has {largest.pool_bytes}; ask for fewer tokens",
+            f"largest device pool has {device.pool_bytes}; ask for fewer tokens",
             reason=ErrorReason.INSUFFICIENT_MEMORY,
-            metadata={"needed_bytes": needed, "available_bytes": largest.pool_bytes},
+            metadata={"needed_bytes": needed, "available_bytes": device.pool_bytes},
         )
     return needed
 

@@ -13,6 +13,15 @@ from aegaeon_scheduler.core.state import Model, State
 from aegaeon_scheduler.core.turns import RoundRobinTurns, TurnPlanner, TurnPolicy
 from aegaeon_scheduler.core.values import GenerationRequest, ModelSpec
 
+#: Events after which another set of engines can run a model.
+_CHANGES_ROUTES = (
+    events.WorkerReady,
+    events.WorkerLost,
+    events.ModelLoaded,
+    events.ModelFailed,
+    events.ModelUnloaded,
+)
+
 
 class Cluster:
     """Requests, replicas, engines and their turns. Same events, same commands."""
@@ -48,9 +57,16 @@ class Cluster:
         orphans = sum(len(waiting) for waiting in self.state.orphans.values())
         if held + orphans != len(self.state.sequences):
             found.append(f"{held} held + {orphans} waiting != {len(self.state.sequences)} requests")
-        active = sum(node.active_requests() for node in self.state.nodes.values())
-        if active != held:
-            found.append(f"replicas count {active} requests, engines {held}")
+        for node in self.state.nodes.values():
+            counts = (
+                node.active_requests,
+                sum(replica.active_requests for replica in node.replicas.values()),
+                sum(len(engine.sequences) for engine in node.engines.values()),
+            )
+            if len(set(counts)) > 1:
+                found.append(
+                    f"{node.node_id}, its replicas and its engines count {counts} requests"
+                )
         tokens = sum(s.reserved_tokens for s in self.state.sequences.values())
         if tokens != self.state.reserved_tokens:
             found.append(f"{self.state.reserved_tokens} tokens reserved, {tokens} in requests")
@@ -67,6 +83,7 @@ class Cluster:
                 requests.ring(state, now_ns)
             case events.WorkerRegistered():
                 workers.on_registered(state, event, now_ns)
+                state.routes.clear()
             case events.DeployRequested() | events.UndeployRequested():
                 self._enqueue(event)
             case events.ModelInspected():
@@ -76,8 +93,13 @@ class Cluster:
                 state.placement, state.routing = event.placement, event.routing
             case _:
                 engine = state.engines.get(event.epoch)
-                if engine is not None:
-                    self._dispatch_engine(engine, event, now_ns)
+                if engine is None:
+                    return
+                if isinstance(event, _CHANGES_ROUTES):
+                    state.routes.clear()
+                self._dispatch_engine(engine, event, now_ns)
+                if isinstance(event, _CHANGES_ROUTES):  # routes of half the change may be kept
+                    state.routes.clear()
 
     def _dispatch_engine(self, engine: Engine, event: events.Event, now_ns: int) -> None:
         state = self.state

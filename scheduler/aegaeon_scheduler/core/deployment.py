@@ -68,6 +68,8 @@ class Deployment:
                     metadata={"model": name},
                 )
             for node, replica in replicas:
+                for engine in node.ready_engines():
+                    lifecycle.ask_to_unload(state, engine, name)
                 lifecycle.move(state, node, replica, ReplicaState.ABSENT, now_ns)
             model.spec, model.facts = self.spec, None
         if model.facts is None:

@@ -23,6 +23,7 @@ def move(
 ) -> None:
     """Change a replica's state, and tell everybody who waits for that."""
     replica.move(target, error)
+    state.routes.clear()
     state.out.publish(
         ReplicaChanged(replica.model, node.node_id, target, replica.active_requests, error)
     )
@@ -60,7 +61,7 @@ def settle(state: State, node: Node, replica: Replica, now_ns: int) -> None:
     One engine packs the model first; once it has, the others find it in the host cache.
     """
     model, engines = replica.model, node.ready_engines()
-    if any(model in engine.loaded for engine in engines):
+    if any(node.engines_with(model)):
         if replica.state is ReplicaState.LOADING:
             move(state, node, replica, ReplicaState.READY, now_ns)
         for engine in engines:
@@ -99,7 +100,7 @@ def advance(state: State, model: str, now_ns: int) -> None:
 
 def engine_lost(state: State, node: Node, replica: Replica, now_ns: int) -> None:
     """An engine of the node is gone; its sequences have left it already."""
-    if any(replica.model in engine.loaded for engine in node.ready_engines()):
+    if any(node.engines_with(replica.model)):
         return
     if replica.state is ReplicaState.LOADING:
         settle(state, node, replica, now_ns)
@@ -153,6 +154,7 @@ def ask_to_unload(state: State, engine: Engine, model: str) -> None:
     """Send UnloadModel once to an engine that has the model."""
     if model in engine.loaded and model not in engine.unloading:
         engine.unloading.add(model)
+        state.routes.clear()
         state.out.add(UnloadModel(engine.epoch, model))
 
 

@@ -18,6 +18,8 @@ class Node:
 
     node_id: str
     memory: NodeMemory
+    #: Unfinished requests routed here, over all replicas.
+    active_requests: int = 0
     #: Registered workers by index.
     engines: dict[int, Engine] = field(default_factory=dict)
     #: Replicas that are not ABSENT, by model.
@@ -36,10 +38,6 @@ class Node:
     def engines_with(self, model: str) -> Iterator[Engine]:
         """Engines that can run a model, by index."""
         return (e for e in self.ready_engines() if model in e.loaded and model not in e.unloading)
-
-    def active_requests(self) -> int:
-        """Unfinished requests routed here."""
-        return sum(replica.active_requests for replica in self.replicas.values())
 
     def planned_bytes(self, packed: dict[str, int]) -> int:
         """Weight cache bytes taken or promised; ``packed`` maps models to their bytes."""

@@ -28,7 +28,7 @@ class Site:
         return (
             bool(self.evict),
             self.evicted_bytes,
-            self.node.active_requests(),
+            self.node.active_requests,
             -self.free_bytes,
             len(self.node.replicas),
             self.node.node_id,

@@ -74,6 +74,7 @@ def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) 
     node = state.nodes[engine.identity.node_id]
     replica = node.replicas[sequence.model]
     replica.active_requests += 1
+    node.active_requests += 1
     replica.last_used_ns = now_ns
     state.statistics.routed_by_node[node.node_id] += 1
     state.out.add(
@@ -105,8 +106,9 @@ def detach(state: State, sequence: Sequence) -> None:
         _forget_orphan(state, sequence)
         return
     engine.release(sequence)
-    replica = state.nodes[engine.identity.node_id].replicas[sequence.model]
-    replica.active_requests -= 1
+    node = state.nodes[engine.identity.node_id]
+    node.replicas[sequence.model].active_requests -= 1
+    node.active_requests -= 1
     state.mark(engine)
     state.touch(sequence.model)
 

@@ -24,6 +24,7 @@ from aegaeon_scheduler.core.values import (
 
 if TYPE_CHECKING:
     from aegaeon_scheduler.core.operations import Operation
+    from aegaeon_scheduler.core.routing import Route
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +65,8 @@ class State:
     reserved_tokens: int = 0
     last_sequence_id: int = 0
     last_handle: int = 0
+    #: Who can serve a model now, see `routing`; dropped whenever that may have changed.
+    routes: dict[str, Route] = field(default_factory=dict)
     last_placed: str = ""
     route_turns: dict[str, int] = field(default_factory=dict)
     _timers: list[tuple[int, int, int]] = field(default_factory=list)

@@ -36,6 +36,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
         self._broadcast = Broadcast()
         self._workers_changed = asyncio.Event()
         driver.listen(self._on_notice)
+        driver.on_closing(self._tell_waiting)
 
     async def ApplyTopology(  # noqa: N802 - named by the contract
         self, request: cluster_pb2.ApplyTopologyRequest, context: Any
@@ -129,6 +130,8 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
         try:
             async with asyncio.timeout(limit):
                 while missing_workers(state, wanted):
+                    if self._driver.closing:
+                        raise shutting_down()
                     await self._workers_changed.wait()
         except TimeoutError:
             missing = ", ".join(missing_workers(state, wanted))
@@ -139,8 +142,11 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
 
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, WorkerChanged):
-            self._workers_changed.set()
-            self._workers_changed = asyncio.Event()
+            self._tell_waiting()
         number = self._broadcast.next_number()
         if self._broadcast.watched:
             self._broadcast.publish(cluster_event(notice, number))
+
+    def _tell_waiting(self) -> None:
+        self._workers_changed.set()
+        self._workers_changed = asyncio.Event()

@@ -20,7 +20,10 @@ from aegaeon_scheduler.service.worker_link import WorkerLink
 
 _log = logging.getLogger(__name__)
 
-OperationMessage = commands.DeployProgressed | commands.DeployFinished | commands.UndeployFinished
+#: What the caller of an operation is told; an error when the daemon stops before its end.
+OperationMessage = (
+    commands.DeployProgressed | commands.DeployFinished | commands.UndeployFinished | AegaeonError
+)
 
 
 class Reader(Protocol):
@@ -113,10 +116,12 @@ class Driver:
         self._operations.pop(operation_id, None)
 
     def end_all(self) -> None:
-        """Refuse new requests and end those that run with SHUTTING_DOWN."""
+        """Refuse new work, and end with SHUTTING_DOWN what somebody waits for."""
         self.closing = True
         for sequence_id in list(self.cluster.state.sequences):
             self.apply(events.CancelRequested(sequence_id, shutting_down()))
+        for queue in self._operations.values():
+            queue.put_nowait(shutting_down())
         for closer in list(self._closers):
             closer()
 

@@ -12,7 +12,7 @@ from aegaeon_scheduler.core import commands
 from aegaeon_scheduler.core.state import State
 from aegaeon_scheduler.core.values import ModelSpec
 from aegaeon_scheduler.service.convert import model_facts_message, model_spec, model_spec_message
-from aegaeon_scheduler.service.driver import Driver, OperationMessage
+from aegaeon_scheduler.service.driver import Driver
 
 _MAX_NAME = 256
 
@@ -54,11 +54,14 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         try:
             while True:
                 message = await queue.get()
-                if isinstance(message, commands.DeployFinished):
+                if not isinstance(message, commands.DeployProgressed):
                     break
                 await context.write(_progress(message))
         finally:
             self._driver.forget_operation(operation_id)
+        if isinstance(message, AegaeonError):
+            await abort(context, message)
+        assert isinstance(message, commands.DeployFinished)
         if message.error is not None:
             await abort(context, message.error)
         await context.write(model_pb2.DeployModelResponse(result=_result(message)))
@@ -76,6 +79,8 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
             message = await queue.get()
         finally:
             self._driver.forget_operation(operation_id)
+        if isinstance(message, AegaeonError):
+            await abort(context, message)
         assert isinstance(message, commands.UndeployFinished)
         if message.error is not None:
             await abort(context, message.error)
@@ -120,8 +125,7 @@ def _checked(spec: ModelSpec) -> ModelSpec:
     return spec
 
 
-def _progress(message: OperationMessage) -> model_pb2.DeployModelResponse:
-    assert isinstance(message, commands.DeployProgressed)
+def _progress(message: commands.DeployProgressed) -> model_pb2.DeployModelResponse:
     return model_pb2.DeployModelResponse(
         progress=model_pb2.DeployProgress(
             node_id=message.node_id,

@@ -71,6 +71,9 @@ class WorkerLink:
                     self._on_event(event)
         except grpc.aio.AioRpcError as error:
             reason = f"its command stream broke: {error.code().name}: {error.details()}"
+        except Exception:  # a message that breaks the contract: this worker cannot be trusted
+            _log.exception("an event of the worker of epoch %d cannot be handled", self.epoch)
+            reason = "it sent an event that cannot be handled; the scheduler's log has the details"
         finally:
             sender.cancel()
             call.cancel()
