@@ -13,10 +13,10 @@ from aegaeon.client.connection import Connection
 from aegaeon.client.loop_thread import LoopThread
 from aegaeon.client.messages import timeout_ns, to_generate_request
 from aegaeon.client.pending import PendingRequest
-from aegaeon.client.session import Session
+from aegaeon.client.session import RESUME_WINDOW_S, Session
 from aegaeon.client.token_stream import TokenStream
 from aegaeon.config.schema import PlacementPolicyName, RoutingPolicyName
-from aegaeon.deployment import DeployProgress
+from aegaeon.deployment import DeployOutcome, DeployProgress
 from aegaeon.errors import AegaeonError, PreconditionError, RequestTimeoutError, UnavailableError
 from aegaeon.local.cluster import LocalCluster
 from aegaeon.model_spec import ModelSpec
@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _WATCH_S = 0.2
+_RETRY_S = 2.0
 
 
 class Backend:
@@ -174,9 +175,7 @@ class Backend:
 
     async def _cache(self, spec: ModelSpec, node_ids: Sequence[str]) -> None:
         _log.info("deploying %s on %s", spec.name, ", ".join(node_ids))
-        outcome = await self.connection.deploy(
-            spec, node_ids=node_ids, on_progress=lambda step: _log_progress(spec.name, step)
-        )
+        outcome = await self._deploy_patiently(spec, node_ids)
         for node_id, error in outcome.failed.items():
             raise PreconditionError(
                 f"model {spec.name!r} could not be deployed on node {node_id!r}: {error}",
@@ -184,6 +183,20 @@ class Backend:
                 metadata=error.metadata,
             ) from error
         _log.info("%s is ready on %s", spec.name, ", ".join(outcome.ready))
+
+    async def _deploy_patiently(self, spec: ModelSpec, node_ids: Sequence[str]) -> DeployOutcome:
+        """Deploy; a worker that the scheduler loses for a moment gets time to register again."""
+        give_up = time.monotonic() + RESUME_WINDOW_S
+        while True:
+            try:
+                return await self.connection.deploy(
+                    spec, node_ids=node_ids, on_progress=lambda step: _log_progress(spec.name, step)
+                )
+            except UnavailableError as error:
+                if time.monotonic() >= give_up:
+                    raise
+                _log.warning("deploying %s again: %s", spec.name, error)
+            await asyncio.sleep(_RETRY_S)
 
 
 def open_request(session: Session, request: Request) -> PendingRequest | AegaeonError:

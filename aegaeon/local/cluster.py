@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from aegaeon.errors import RequestTimeoutError, UnavailableError
+from aegaeon.errors import ConfigError, RequestTimeoutError, UnavailableError
 from aegaeon.local.child import STOP_GRACE_S, Child
 from aegaeon.local.memory_plan import MemoryPlan, plan_memory
 from aegaeon.local.run_directory import RunDirectory
@@ -25,6 +25,8 @@ class LocalCluster:
     """
 
     def __init__(self, nodes: Sequence[NodeConfig], deadline: float) -> None:
+        if len(folders := {node.shm_dir for node in nodes}) > 1:
+            raise ConfigError(f"nodes on one machine share one shm_dir, got {sorted(folders)}")
         machine = detect_machine(nodes[0].shm_dir)
         self.plans = plan_memory(nodes, machine)
         threads = max(1, machine.cpus // sum(node.num_engines for node in nodes))
@@ -33,8 +35,8 @@ class LocalCluster:
         try:
             self.address = self._start_scheduler(deadline)
             workers = [
-                self._start_worker(node, plan, index, threads)
-                for node, plan in zip(nodes, self.plans, strict=True)
+                self._start_worker(node, plan, f"{self._directory.name}-{position}", index, threads)
+                for position, (node, plan) in enumerate(zip(nodes, self.plans, strict=True))
                 for index in range(node.num_engines)
             ]
             for worker in workers:
@@ -83,15 +85,17 @@ class LocalCluster:
         scheduler = self._spawn("scheduler", "aegaeon_scheduler", ["--listen", listen])
         return self._wait_ready(scheduler, deadline)
 
-    def _start_worker(self, node: NodeConfig, plan: MemoryPlan, index: int, threads: int) -> Child:
+    def _start_worker(
+        self, node: NodeConfig, plan: MemoryPlan, instance: str, index: int, threads: int
+    ) -> Child:
         position = len(self._children)
         flags: dict[str, object] = {
             "--scheduler": self.address,
             "--listen": f"unix:{self._directory.path}/w{position}",
             "--node-id": node.node_id,
             "--worker-index": index,
-            # Private to this client: several may run side by side on one machine.
-            "--instance": self._directory.name,
+            # Private to this client and node: several may run side by side on one machine.
+            "--instance": instance,
             "--shm-dir": node.shm_dir,
             "--cpu-num-slabs": plan.cpu_num_slabs,
             "--cpu-slab-bytes": plan.cpu_slab_bytes,

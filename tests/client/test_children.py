@@ -15,7 +15,7 @@ import pytest
 
 import aegaeon.local.cluster
 from aegaeon import LLMService, NodeConfig, Request
-from aegaeon.errors import RequestTimeoutError, UnavailableError
+from aegaeon.errors import ConfigError, RequestTimeoutError, UnavailableError
 from tests.client.client_program import stub_command
 
 PROGRAM = Path(__file__).with_name("client_program.py")
@@ -89,6 +89,20 @@ def test_a_service_starts_its_daemons_and_ends_them(stub_daemons: Path) -> None:
         [steps] = service.serve([Request("echo", 0.0, 0, [1], 2)])
         assert isinstance(steps, list)
     assert_nothing_left(stub_daemons, timeout_s=0)
+
+
+def test_nodes_on_one_machine_keep_their_shared_memory_apart(stub_daemons: Path) -> None:
+    nodes = [NodeConfig("a", 0, 0, 2), NodeConfig("b", 0, 0, 1)]
+    with LLMService(nodes):
+        workers = [p.cmdline() for p in daemons_of(stub_daemons) if "aegaeon_worker" in p.cmdline()]
+    homes = {
+        (flags[flags.index("--node-id") + 1], flags[flags.index("--instance") + 1])
+        for flags in workers
+    }
+    assert len(workers) == 3
+    assert len(homes) == len({instance for _, instance in homes}) == 2
+    with pytest.raises(ConfigError, match="share one shm_dir"):
+        LLMService([NodeConfig("a", 0, 0, 1), NodeConfig("b", 0, 0, 1, shm_dir="/elsewhere")])
 
 
 def test_workers_are_told_their_place_and_budgets(stub_daemons: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,24 @@ def test_the_topology_and_the_cached_models_are_applied(stub: RunningStub, tmp_p
         str(tmp_path),
         77,
     )
+
+
+def test_a_service_starts_from_the_server_section(
+    stub: RunningStub, tmp_path: Path, write_yaml: Callable[[str], Path]
+) -> None:
+    path = write_yaml(
+        "server: {nnodes: 2, num_engines: 1, startup_models: [b], "
+        "request_routing_policy: round-robin}\n"
+        "models: [{name: a, path: .}, {name: b, path: .}]\n"
+    )
+    with LLMService.from_config(path, address=stub.address):
+        pass
+    [topology] = stub.state.topologies
+    assert [node.node_id for node in topology.nodes] == ["node_0", "node_1"]
+    assert topology.routing_policy == cluster_pb2.ROUTING_POLICY_ROUND_ROBIN
+    assert [(d.spec.name, list(d.node_ids)) for d in stub.state.deployed] == [
+        ("b", ["node_0", "node_1"])
+    ]
 
 
 def test_sizes_that_were_given_are_demanded_of_a_running_cluster(stub: RunningStub) -> None:
