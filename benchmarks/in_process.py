@@ -8,9 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from aegaeon_worker.engine.assembly import WorkerParts
-
 from aegaeon_worker.config import WorkerConfig
+from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.engine.commands import (
     AddSequences,
     Attach,

@@ -29,6 +29,11 @@ class SwitchTimes:
     switch_ms: list[float]
     copy_ms: list[float]
 
+    @property
+    def beyond_copy_ms(self) -> list[float]:
+        """Per switch: how much longer it took than the copy before it."""
+        return [s - c for s, c in zip(self.switch_ms, self.copy_ms, strict=True)]
+
 
 class TurnWatch:
     """Follows the cluster's events on a thread; remembers the turns that started."""

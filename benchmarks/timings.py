@@ -32,15 +32,15 @@ class Timings:
     def run_round(self, workload: Workload, expected: list[list[int]]) -> None:
         """Everything at once, then some prompts alone; raises when tokens differ."""
         run = self.competitor.generate(workload.prompts, workload.new_tokens)
-        self._check(run.tokens, expected)
+        check_tokens(self.competitor.name, run.tokens, expected)
         self.batch.append(run.tokens_per_s)
         runs = [
             self.competitor.generate([prompt], workload.new_tokens)
             for prompt in workload.prompts[:SINGLE_PROMPTS]
         ]
-        self._check([run.tokens[0] for run in runs], expected[:SINGLE_PROMPTS])
-        tokens = sum(len(run.tokens[0]) for run in runs)
-        self.single.append(tokens / sum(run.seconds for run in runs))
+        tokens = [run.tokens[0] for run in runs]
+        check_tokens(self.competitor.name, tokens, expected[:SINGLE_PROMPTS])
+        self.single.append(sum(map(len, tokens)) / sum(run.seconds for run in runs))
 
     @property
     def batch_rate(self) -> float:
@@ -60,9 +60,9 @@ class Timings:
             Figure(f"{name}: one prompt", "tokens/s", self.single),
         ]
 
-    def _check(self, tokens: list[list[int]], expected: list[list[int]]) -> None:
-        for number, (ours, theirs) in enumerate(zip(tokens, expected, strict=True)):
-            if ours != theirs:
-                raise AssertionError(
-                    f"{self.competitor.name}: prompt {number} got {ours}, expected {theirs}"
-                )
+
+def check_tokens(name: str, tokens: list[list[int]], expected: list[list[int]]) -> None:
+    """Raise when a competitor did other work than was asked for."""
+    for number, (got, wanted) in enumerate(zip(tokens, expected, strict=True)):
+        if got != wanted:
+            raise AssertionError(f"{name}: prompt {number} got {got}, expected {wanted}")
