@@ -1,0 +1,199 @@
+"""Drives a real engine on its own thread, in process, the way a scheduler would."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from aegaeon_worker.config import WorkerConfig
+from aegaeon_worker.engine import commands, events
+from aegaeon_worker.engine.assembly import WorkerParts
+from aegaeon_worker.engine.events import FinishReason
+from aegaeon_worker.engine.model_spec import ModelSpec
+
+E = TypeVar("E")
+_TIMEOUT_S = 100.0
+
+
+@dataclass
+class Output:
+    """What became of one sequence."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish: FinishReason | None = None
+    error: Exception | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.finish is not None or self.error is not None
+
+
+class EngineHarness:
+    """A worker without gRPC: submit commands, collect events, run whole workloads."""
+
+    def __init__(self, shm_dir: Path, **overrides: Any) -> None:
+        options: dict[str, Any] = {
+            "scheduler": "unix:unused",
+            "listen": "unix:unused",
+            "node_id": "node_0",
+            "worker_index": 0,
+            "instance": "test",
+            "shm_dir": shm_dir,
+            "cpu_num_slabs": 4,
+            "cpu_slab_bytes": 64 << 20,
+            "model_cache_bytes": 2 << 30,
+            "device_memory_bytes": 1 << 30,
+            "device_chunk_bytes": 2 << 20,
+        }
+        self.config = WorkerConfig(**(options | overrides))
+        self._inbox: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
+        self.log: list[events.Event] = []
+        self.outputs: dict[int, Output] = {}
+        self._handles = itertools.count(1)
+        self._turns = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        self.parts = WorkerParts(self.config)
+        self.parts.start()
+        self.send(commands.Attach(self._inbox.put))
+        self.wait_for(events.Ready)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.parts.close()
+
+    def send(self, command: commands.Command) -> None:
+        self.parts.thread.submit(command)
+
+    def next_event(self) -> events.Event:
+        """The next event, with outputs brought up to date."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                event = self._inbox.get(timeout=0.5)
+                break
+            except queue.Empty:
+                assert self.parts.thread.failure is None, self.parts.thread.failure
+                assert time.monotonic() < deadline, f"no event in {_TIMEOUT_S} s: {self.log[-3:]}"
+        self.log.append(event)
+        match event:
+            case events.StepBatch():
+                self._take_step(event)
+            case events.SequenceFailed(handle, error):
+                output = self.outputs[handle]
+                assert not output.ended, f"sequence {handle} ended twice"
+                output.error = error
+        return event
+
+    def wait_for(self, kind: type[E]) -> E:
+        """The next event of ``kind``; those before it are logged."""
+        while True:
+            event = self.next_event()
+            if isinstance(event, kind):
+                return event
+
+    def load(self, path: Path, name: str | None = None, **options: Any) -> events.ModelLoaded:
+        """Load a model; raises what the engine reports."""
+        spec = ModelSpec(name or path.name, path, **options)
+        self.send(commands.LoadModel(spec))
+        while True:
+            event = self.next_event()
+            if isinstance(event, events.ModelLoaded) and event.model.spec.name == spec.name:
+                return event
+            if isinstance(event, events.ModelFailed) and event.model == spec.name:
+                raise event.error
+
+    def add(
+        self,
+        model: str,
+        prompt: Sequence[int],
+        max_new_tokens: int = 64,
+        *,
+        generated: Sequence[int] = (),
+        min_new_tokens: int = 0,
+        stop_ids: Iterable[int] = (),
+        max_model_len: int = 1 << 20,
+    ) -> int:
+        """Make a sequence known; returns its handle."""
+        handle = next(self._handles)
+        self.outputs[handle] = Output()
+        stop = commands.StopConditions(
+            max_new_tokens, min_new_tokens, frozenset(stop_ids), max_model_len
+        )
+        spec = commands.SequenceSpec(handle, model, list(prompt), list(generated), stop)
+        self.send(commands.AddSequences([spec]))
+        return handle
+
+    def turn(self, model: str, handles: Sequence[int], quota_ns: int = 0) -> int:
+        """Queue a turn; returns its id."""
+        turn_id = next(self._turns)
+        self.send(commands.QueueTurn(turn_id, model, list(handles), quota_ns))
+        return turn_id
+
+    def wait_ended(self, handles: Iterable[int]) -> None:
+        """Collect events until all of the sequences have ended."""
+        while not all(self.outputs[handle].ended for handle in handles):
+            self.next_event()
+
+    def tokens(self, handle: int) -> list[int]:
+        """A finished sequence's tokens; raises its error."""
+        output = self.outputs[handle]
+        if output.error is not None:
+            raise output.error
+        return output.tokens
+
+    def generate(
+        self, model: str, prompts: Sequence[Sequence[int]], max_new_tokens: int = 64
+    ) -> list[list[int]]:
+        """All prompts in one turn."""
+        handles = [self.add(model, prompt, max_new_tokens) for prompt in prompts]
+        self.turn(model, handles)
+        self.wait_ended(handles)
+        return [self.tokens(handle) for handle in handles]
+
+    def alternate(
+        self, members: dict[str, list[int]], quota_ns: int, quotas: Iterable[int] | None = None
+    ) -> int:
+        """Give the models turns of ``quota_ns`` one after another until all sequences ended.
+
+        The next turn is always queued while one runs. Returns the number of turns.
+        """
+        everyone = [handle for handles in members.values() for handle in handles]
+        rotation = itertools.cycle(members)
+        queued: list[int] = []
+        count = 0
+        lengths = itertools.cycle(quotas or [quota_ns])
+        while not all(self.outputs[handle].ended for handle in everyone):
+            while len(queued) < 2:
+                model = next(rotation)
+                if all(self.outputs[handle].ended for handle in members[model]):
+                    continue
+                queued.append(self.turn(model, members[model], next(lengths)))
+                count += 1
+            ended = self.wait_for(events.TurnEnded)
+            queued.remove(ended.turn_id)
+        for turn_id in queued:
+            while self.wait_for(events.TurnEnded).turn_id != turn_id:
+                pass
+        return count
+
+    def _take_step(self, step: events.StepBatch) -> None:
+        rows = zip(step.handles, step.token_ids, step.finish_reasons, strict=True)
+        for handle, token, reason in rows:
+            output = self.outputs[handle]
+            assert not output.ended, f"sequence {handle} got a token after its end"
+            if reason is not FinishReason.CANCELLED:
+                output.tokens.append(token)
+            if reason is not FinishReason.NONE:
+                output.finish = reason

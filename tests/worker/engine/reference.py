@@ -1,0 +1,27 @@
+"""What `transformers` generates from the same files, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+
+def reference_tokens(
+    checkpoint: Path, prompts: Sequence[Sequence[int]], max_new_tokens: int
+) -> list[list[int]]:
+    """Greedy tokens of ``transformers.generate``, one prompt at a time, end tokens ignored."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model.generation_config = GenerationConfig()
+    results = []
+    for prompt in prompts:
+        output = model.generate(
+            torch.tensor([list(prompt)]),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        results.append(output[0, len(prompt) :].tolist())
+    return results

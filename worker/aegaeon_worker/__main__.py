@@ -1,0 +1,72 @@
+"""The ``aegaeon-worker`` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import fields as dc_fields
+from pathlib import Path
+
+from aegaeon.rpc.daemon import run_daemon
+from aegaeon_worker.config import WorkerConfig
+from aegaeon_worker.sizes import GivenSizes, complete_sizes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one worker until it is told to stop; returns the process's exit status."""
+    options = _parser().parse_args(arguments)
+    name = f"aegaeon-worker {options.node_id}/{options.worker_index}"
+    return run_daemon(lambda: _serve(options), name=name, lifeline_fd=options.lifeline_fd)
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    # Imported here: torch takes seconds, which a usage error need not wait for.
+    from aegaeon_worker.service.daemon import serve
+
+    await serve(_config(options))
+
+
+def _config(options: argparse.Namespace) -> WorkerConfig:
+    fields = {key: value for key, value in vars(options).items() if value is not None}
+    file = fields.pop("config", None)
+    given = GivenSizes(
+        **{field.name: fields.pop(field.name, None) for field in dc_fields(GivenSizes)}
+    )
+    sizes = complete_sizes(given, options.node_id, options.shm_dir, file)
+    return WorkerConfig(
+        cpu_num_slabs=sizes.cpu_num_slabs,
+        cpu_slab_bytes=sizes.cpu_slab_bytes,
+        model_cache_bytes=sizes.cache_bytes,
+        device_memory_bytes=sizes.device_bytes,
+        **fields,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Every option is a field of ``WorkerConfig``, whose documentation holds."""
+    parser = argparse.ArgumentParser(prog="aegaeon-worker", description="One device's worker.")
+    add = parser.add_argument
+    add("--scheduler", required=True, help="scheduler address: host:port or unix:path")
+    add("--listen", default="127.0.0.1:0", help="own address (default: %(default)s)")
+    add("--node-id", required=True, help="this machine's name")
+    add("--worker-index", type=int, default=0, help="which worker of the node, from 0")
+    add("--instance", default="default", help="isolates shared memory of services on one host")
+    add("--shm-dir", type=Path, default=Path("/dev/shm"), help="default: %(default)s")
+    add("--config", type=Path, help="YAML file; its server section gives sizes not given here")
+    add("--cpu-num-slabs", type=int, help="host KV slabs of the node")
+    add("--cpu-slab-bytes", type=int, help="bytes of one slab")
+    add("--model-cache-bytes", type=int, help="budget of the node's weight cache")
+    add("--device-memory-bytes", type=int, help="device pool for weights and KV")
+    add("--device-chunk-bytes", type=int, help="chunk of the pool, a multiple of 2 MiB")
+    add("--threads", type=int, help="compute threads on the CPU; 0 lets torch choose")
+    add("--max-batch-sequences", type=int, help="sequences that run together at most")
+    add("--keep-weights", action="store_true", help="leave the weight cache for the next start")
+    add("--insecure-bind", action="store_true", help="allow TCP beyond loopback without TLS")
+    add("--lifeline-fd", type=int, help=argparse.SUPPRESS)
+    add("--ready-fd", type=int, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

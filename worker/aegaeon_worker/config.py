@@ -1,0 +1,50 @@
+"""Everything that one worker process is told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aegaeon_worker.engine.step_plan import StepLimits
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """Frozen at start; sizes in bytes."""
+
+    scheduler: str
+    """Where to register: ``host:port`` or ``unix:path``."""
+    listen: str
+    """Where to serve: ``host:port`` (port 0 picks one) or ``unix:path``."""
+    node_id: str
+    """The machine's name; all workers of one machine share it."""
+    worker_index: int
+    """Which worker of the node, from 0; stable across restarts."""
+    instance: str
+    """Isolates shared memory: workers of one node and service share it, others never do."""
+    shm_dir: Path
+    """Where shared-memory files live."""
+    cpu_num_slabs: int
+    """Host KV slabs of the node."""
+    cpu_slab_bytes: int
+    """Size of a slab."""
+    model_cache_bytes: int
+    """Budget of the node's weight cache."""
+    device_memory_bytes: int
+    """Device pool for weights and KV together."""
+    device_chunk_bytes: int = 32 << 20
+    """Chunk of the device pool, a multiple of 2 MiB."""
+    threads: int = 0
+    """Compute threads on the CPU; 0 lets torch choose."""
+    max_batch_sequences: int = 256
+    """Sequences that run together at most."""
+    step_limits: StepLimits = field(default_factory=StepLimits)
+    """Tokens of one step at most."""
+    keep_weights: bool = False
+    """A clean stop leaves the weight cache for the next start."""
+    insecure_bind: bool = False
+    """Allow a TCP address beyond loopback without TLS."""
+    lifeline_fd: int | None = None
+    """Stop when this pipe closes, see `aegaeon.rpc.lifeline`."""
+    ready_fd: int | None = None
+    """Write one JSON line with the bound address here when serving, then close it."""

@@ -1,0 +1,93 @@
+"""A worker's parts, put together and taken apart in order."""
+
+from __future__ import annotations
+
+import platform
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+
+import torch
+
+from aegaeon_worker.config import WorkerConfig
+from aegaeon_worker.device.cpu import CpuDevice
+from aegaeon_worker.device.interface import Device
+from aegaeon_worker.engine.engine import Engine
+from aegaeon_worker.engine.events import MemoryUsage
+from aegaeon_worker.engine.loading import ModelPreparer
+from aegaeon_worker.engine.model_table import ModelTable
+from aegaeon_worker.engine.thread import EngineThread
+from aegaeon_worker.kv.host_slabs import HostSlabs
+from aegaeon_worker.kv.memory_manager import MemoryManager
+from aegaeon_worker.models.loader import TransformersLoader
+from aegaeon_worker.weights.cache import WeightCache
+from aegaeon_worker.weights.instance_dir import InstanceDir
+
+#: Checkpoints packed at once: packing is bound by disk and memory, not by threads.
+_PACKERS = 1
+
+
+class WorkerParts:
+    """Everything behind the gRPC face of a worker."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        """Take memory and files; an error gives back what was taken."""
+        with ExitStack() as stack:
+            self._build(config, stack)
+            self._stack = stack.pop_all()
+
+    def start(self) -> None:
+        """Run the engine on its thread."""
+        self.thread.start(self.engine)
+
+    def close(self) -> None:
+        """Stop the engine at its next token boundary and give every byte and file back."""
+        self._stack.close()
+
+    def _build(self, config: WorkerConfig, stack: ExitStack) -> None:
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        instance = InstanceDir.open(
+            config.shm_dir,
+            config.instance,
+            # Workers of one node and service share its memory; the scheduler names the service.
+            token=f"{config.scheduler} {config.node_id}",
+            ephemeral=not config.keep_weights,
+        )
+        stack.callback(partial(instance.close, keep_weights=config.keep_weights))
+        slabs = HostSlabs(instance.kv_dir, config.cpu_num_slabs, config.cpu_slab_bytes)
+        stack.callback(slabs.close)
+        cache = WeightCache(instance.weights_dir, config.model_cache_bytes)
+        stack.callback(cache.close)
+        self.device: Device = CpuDevice(config.device_memory_bytes, config.device_chunk_bytes)
+        stack.callback(self.device.close)
+        self.device_name = platform.processor() or platform.machine()
+        memory = MemoryManager(self.device, slabs)
+        stack.callback(memory.close)
+        self.preparer = ModelPreparer(TransformersLoader(), cache, default_dtype=torch.float32)
+        packers = ThreadPoolExecutor(_PACKERS, thread_name_prefix="packer")
+        self.thread = EngineThread()
+        models = ModelTable(self.preparer, self.device, memory, packers, self.thread.submit)
+        self.engine = Engine(
+            models,
+            memory,
+            partial(_usage, memory, slabs, cache),
+            limits=config.step_limits,
+            max_batch_sequences=config.max_batch_sequences,
+        )
+        # Run in reverse: the engine ends first, then the packers that post to it.
+        stack.callback(models.close)
+        stack.callback(partial(packers.shutdown, cancel_futures=True))
+        stack.callback(self.thread.stop)
+
+
+def _usage(memory: MemoryManager, slabs: HostSlabs, cache: WeightCache) -> MemoryUsage:
+    device = memory.device_usage()
+    return MemoryUsage(
+        device_weight_bytes=device.weights,
+        device_kv_bytes=device.kv,
+        device_free_bytes=device.free,
+        host_kv_bytes=len(slabs.owned) * slabs.slab_nbytes,
+        weight_cache_bytes=cache.used_nbytes,
+        sequences=memory.num_sequences,
+    )

@@ -1,0 +1,278 @@
+"""The engine: commands in, events out, one step at a time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from aegaeon.errors import AegaeonError, EngineError, PreconditionError
+from aegaeon_worker.engine import commands as cmd
+from aegaeon_worker.engine.events import (
+    Event,
+    FinishReason,
+    LoadedModel,
+    MemoryUsage,
+    ModelFailed,
+    Ready,
+    SequenceFailed,
+    StepBatch,
+    TurnEnded,
+    TurnEndReason,
+    TurnStarted,
+)
+from aegaeon_worker.engine.model_table import InstalledModel, ModelTable, Prepared
+from aegaeon_worker.engine.sequence import Sequence
+from aegaeon_worker.engine.step_plan import StepLimits
+from aegaeon_worker.engine.turn import Turn
+from aegaeon_worker.engine.turn_queue import TurnQueue
+from aegaeon_worker.engine.turn_runner import TurnRunner, ended
+from aegaeon_worker.kv.errors import PoolTooSmall
+from aegaeon_worker.kv.memory_manager import MemoryManager
+
+logger = logging.getLogger(__name__)
+
+_MEMORY_EVENT_INTERVAL_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """What the engine last said of itself; replaced as a whole, so any thread may read it."""
+
+    memory: MemoryUsage
+    models: tuple[LoadedModel, ...]
+    current_model: str
+
+
+class Engine:
+    """One device's engine. Not thread-safe: whoever owns it calls `handle` and `step`."""
+
+    def __init__(
+        self,
+        models: ModelTable,
+        memory: MemoryManager,
+        usage: Callable[[], MemoryUsage],
+        *,
+        limits: StepLimits,
+        max_batch_sequences: int,
+    ) -> None:
+        self._models = models
+        self._memory = memory
+        self._usage = usage
+        self._limits = limits
+        self._max_sequences = max_batch_sequences
+        self._sequences: dict[int, Sequence] = {}
+        self._turns = TurnQueue()
+        self._runner: TurnRunner | None = None
+        self._publish: Callable[[Event], None] = _discard
+        self._idle_since_ns = 0
+        self._memory_told_ns = 0
+        self.status = EngineStatus(usage(), (), "")
+
+    @property
+    def has_work(self) -> bool:
+        """A turn is running or queued."""
+        return bool(self._turns)
+
+    def handle(self, command: cmd.Command | Prepared) -> None:  # noqa: C901 (one row per command)
+        """Apply one command."""
+        match command:
+            case cmd.AddSequences(sequences):
+                self._add_sequences(sequences)
+            case cmd.CancelSequences(handles):
+                self._cancel(handles)
+            case cmd.QueueTurn():
+                self._turns.add(Turn(command, time.perf_counter_ns()))
+            case cmd.JoinTurn(turn_id, handles):
+                if turn := self._turns.find(turn_id):
+                    turn.join(handles)
+            case cmd.LeaveTurn(turn_id, handles):
+                if turn := self._turns.find(turn_id):
+                    turn.leave(handles)
+            case cmd.LimitTurn(turn_id, quota_ns):
+                if turn := self._turns.find(turn_id):
+                    turn.quota_ns = quota_ns
+            case cmd.LoadModel(spec):
+                self._models.load(spec, self._tell)
+            case cmd.UnloadModel(model):
+                self._unload(model)
+            case cmd.Attach(publish):
+                self._attach(publish)
+            case Prepared():
+                self._models.install(command, self._tell)
+                self._tell_memory()
+
+    def step(self) -> None:
+        """Begin a turn, make one step of it, or end it."""
+        turn = self._turns.current
+        if turn is None:
+            self._begin_turn(self._turns.advance())
+            return
+        members = self._members(turn)
+        if not members:
+            self._end_turn(turn, TurnEndReason.COMPLETED)
+        elif turn.is_over_quota(time.perf_counter_ns()):
+            self._end_turn(turn, TurnEndReason.QUOTA)
+        else:
+            self._step_turn(turn, members)
+
+    def close(self) -> None:
+        """Drop all sequences and models; their memory is given back."""
+        self._attach(None)
+        self._models.close()
+
+    # Turns
+
+    def _members(self, turn: Turn) -> list[Sequence]:
+        found = (self._sequences.get(handle) for handle in turn.members)
+        return [sequence for sequence in found if sequence is not None]
+
+    def _begin_turn(self, turn: Turn) -> None:
+        model = self._models.get(turn.model)
+        before = self._memory.transfers
+        if model is not None:
+            self._activate(turn, model)
+        moved = self._memory.transfers - before
+        now = time.perf_counter_ns()
+        self._publish(
+            TurnStarted(
+                turn.turn_id,
+                switched=moved.weight_bytes > 0,
+                switch_time_ns=now - max(self._idle_since_ns, turn.queued_ns),
+                weight_copy_ns=moved.weight_ns,
+                weight_bytes=moved.weight_bytes,
+                kv_swap_ns=moved.kv_ns,
+                kv_bytes=moved.kv_bytes,
+            )
+        )
+        if model is None:
+            error = PreconditionError(f"model {turn.model} is not loaded on this worker")
+            members = self._members(turn)
+            self._fail(SequenceFailed(sequence.handle, error) for sequence in members)
+            self._end_turn(turn, TurnEndReason.FAILED)
+
+    def _activate(self, turn: Turn, model: InstalledModel) -> None:
+        """Bring the model and the KV of its members to the device."""
+        self._runner = TurnRunner(
+            turn.turn_id, model, self._memory, self._limits, self._max_sequences
+        )
+        while members := self._members(turn)[: self._max_sequences]:
+            wants = [(sequence.handle, len(sequence.tokens)) for sequence in members]
+            try:
+                self._memory.activate(turn.model, wants)
+            except PoolTooSmall as error:
+                self._fail([SequenceFailed(members[0].handle, error)])
+            else:
+                break
+        self._take_lost(turn)
+
+    def _step_turn(self, turn: Turn, members: list[Sequence]) -> None:
+        assert self._runner is not None
+        if turn.first_step_ns is None:
+            turn.first_step_ns = time.perf_counter_ns()
+        result = self._runner.step(members)
+        turn.steps += 1
+        if result.batch.handles or result.batch.prefill_tokens:
+            self._publish(result.batch)
+        for handle in ended(result.batch):
+            self._forget(handle)
+        self._fail(result.failed)
+        self._take_lost(turn)
+        if time.perf_counter_ns() - self._memory_told_ns > _MEMORY_EVENT_INTERVAL_NS:
+            self._tell_memory()
+
+    def _end_turn(self, turn: Turn, reason: TurnEndReason) -> None:
+        now = time.perf_counter_ns()
+        self._turns.current = None
+        self._runner = None
+        self._idle_since_ns = now
+        elapsed = turn.elapsed_ns(now)
+        self._publish(TurnEnded(turn.turn_id, reason, elapsed, turn.steps, turn.recomputed))
+        self._tell_memory()
+
+    def _take_lost(self, turn: Turn) -> None:
+        """Count the sequences that lost their KV; they start over when they are next in a step."""
+        turn.recomputed += len(self._memory.take_lost())
+
+    # Sequences
+
+    def _add_sequences(self, specs: Iterable[cmd.SequenceSpec]) -> None:
+        for spec in specs:
+            error = self._refusal(spec)
+            if error is not None:
+                self._publish(SequenceFailed(spec.handle, error))
+                continue
+            self._sequences[spec.handle] = Sequence(spec)
+            self._memory.add_sequence(spec.handle, spec.model)
+
+    def _refusal(self, spec: cmd.SequenceSpec) -> AegaeonError | None:
+        """Why a sequence cannot run, whatever the scheduler believed."""
+        model = self._models.get(spec.model)
+        if model is None:
+            return PreconditionError(f"model {spec.model} is not loaded on this worker")
+        if spec.handle in self._sequences:
+            return EngineError(f"sequence {spec.handle} exists already")
+        tokens = spec.prompt + spec.generated
+        vocab_size = model.loaded.facts.vocab_size
+        if not spec.prompt or max(tokens) >= vocab_size:
+            return EngineError(f"sequence {spec.handle}: no prompt, or ids not below {vocab_size}")
+        if max(spec.stop.stop_ids, default=0) >= vocab_size:
+            return EngineError(f"sequence {spec.handle}: stop ids not below {vocab_size}")
+        if len(tokens) >= min(spec.stop.max_model_len, model.loaded.facts.max_model_len):
+            return EngineError(f"sequence {spec.handle}: {len(tokens)} tokens fill the context")
+        return None
+
+    def _cancel(self, handles: Iterable[int]) -> None:
+        batch = StepBatch(turn_id=0)
+        for handle in handles:
+            if handle in self._sequences:
+                self._forget(handle)
+                batch.add(handle, 0, FinishReason.CANCELLED)
+        if batch.handles:
+            self._publish(batch)
+
+    def _fail(self, failures: Iterable[SequenceFailed]) -> None:
+        for failure in failures:
+            self._forget(failure.handle)
+            self._publish(failure)
+
+    def _forget(self, handle: int) -> None:
+        del self._sequences[handle]
+        self._memory.free(handle)
+
+    def _attach(self, publish: Callable[[Event], None] | None) -> None:
+        self._turns.clear()
+        self._runner = None
+        for handle in list(self._sequences):
+            self._forget(handle)
+        self._publish = publish or _discard
+        self._publish(Ready(self._models.loaded))
+        self._tell_memory()
+
+    def _unload(self, name: str) -> None:
+        if any(sequence.model == name for sequence in self._sequences.values()):
+            error = PreconditionError(f"{name} still has sequences on this worker")
+            self._publish(ModelFailed(name, error))
+            return
+        self._models.unload(name, self._tell)
+        self._tell_memory()
+
+    def _tell(self, event: Event) -> None:
+        """Publish to whoever listens by then; packers call it from their threads."""
+        self._publish(event)
+
+    def _tell_memory(self) -> None:
+        self._memory_told_ns = time.perf_counter_ns()
+        usage = self._usage()
+        current = self._turns.current
+        self.status = EngineStatus(
+            usage,
+            self._models.loaded,
+            current.model if current else "",
+        )
+        self._publish(usage)
+
+
+def _discard(event: Event) -> None:
+    """Nobody listens."""

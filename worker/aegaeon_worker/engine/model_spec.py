@@ -1,0 +1,32 @@
+"""A model as it is named, and what its files say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model as the scheduler names it; ``dtype`` of None means the device's best."""
+
+    name: str
+    path: Path
+    dtype: torch.dtype | None = None
+    max_model_len: int | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a model's files say; sizes in bytes, lengths in tokens."""
+
+    fingerprint: str
+    packed_bytes: int
+    kv_block_bytes: int
+    kv_block_tokens: int
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]

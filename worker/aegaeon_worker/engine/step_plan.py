@@ -1,0 +1,75 @@
+"""Which tokens of which sequences one step computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+
+from aegaeon_worker.engine.sequence import Sequence
+from aegaeon_worker.models.interface import StepInput
+
+
+@dataclass(frozen=True)
+class StepLimits:
+    """Bounds of one step, in tokens.
+
+    A prefill chunk beside decoding sequences is kept shorter, because every one of them waits for
+    it; without them a longer chunk makes better use of the device.
+    """
+
+    prefill_tokens: int = 512
+    mixed_prefill_tokens: int = 128
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """``num_tokens`` of a sequence's pending tokens."""
+
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def completes(self) -> bool:
+        """The chunk reaches the sequence's last token, so its logits give the next one."""
+        return self.num_tokens == self.sequence.num_pending
+
+
+def plan_step(running: Seq[Sequence], limits: StepLimits) -> list[Chunk]:
+    """All decoding sequences, then prefills in order until the token budget is used up."""
+    decoding = [Chunk(sequence, 1) for sequence in running if sequence.num_pending == 1]
+    budget = limits.mixed_prefill_tokens if decoding else limits.prefill_tokens
+    chunks = decoding
+    for sequence in running:
+        if sequence.num_pending > 1 and budget > 0:
+            chunk = Chunk(sequence, min(budget, sequence.num_pending))
+            budget -= chunk.num_tokens
+            chunks.append(chunk)
+    return chunks
+
+
+def build_input(chunks: Seq[Chunk], block_tables: Seq[Seq[int]], kv: torch.Tensor) -> StepInput:
+    """Pack chunks into one forward pass; ``block_tables`` are device block ids per chunk."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    logit_rows: list[int] = []
+    for chunk in chunks:
+        start = chunk.sequence.num_computed
+        end = start + chunk.num_tokens
+        token_ids.extend(chunk.sequence.tokens[start:end])
+        positions.extend(range(start, end))
+        if chunk.completes:
+            logit_rows.append(len(token_ids) - 1)
+    width = max(len(table) for table in block_tables)
+    padded = [[*table, *[0] * (width - len(table))] for table in block_tables]
+    device = kv.device
+    return StepInput(
+        token_ids=torch.tensor(token_ids, device=device),
+        positions=torch.tensor(positions, device=device),
+        query_lens=tuple(chunk.num_tokens for chunk in chunks),
+        context_lens=tuple(chunk.sequence.num_computed + chunk.num_tokens for chunk in chunks),
+        block_tables=torch.tensor(padded, device=device),
+        kv=kv,
+        logit_rows=torch.tensor(logit_rows, device=device, dtype=torch.int64),
+    )

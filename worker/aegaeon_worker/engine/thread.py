@@ -1,0 +1,63 @@
+"""The engine's own thread, so that torch never runs on the event loop."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+from aegaeon_worker.engine.commands import Command
+from aegaeon_worker.engine.engine import Engine
+from aegaeon_worker.engine.model_table import Prepared
+
+logger = logging.getLogger(__name__)
+
+
+class EngineThread:
+    """Feeds commands to an engine between its steps, and blocks while there is nothing to do."""
+
+    def __init__(self) -> None:
+        # None ends the thread. Unbounded on purpose: its writer is one flow-controlled stream.
+        self._inbox: queue.SimpleQueue[Command | Prepared | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+        """Set by the thread when the engine itself broke; the process is then of no more use."""
+        self.stopped = threading.Event()
+
+    def start(self, engine: Engine) -> None:
+        """Begin to run ``engine``, which belongs to the thread from now on."""
+        self._thread = threading.Thread(
+            target=self._run, args=(engine,), name="engine", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, command: Command | Prepared) -> None:
+        """Hand over a command; from any thread, never blocks."""
+        self._inbox.put(command)
+
+    def stop(self) -> None:
+        """End after the step under way and wait for it."""
+        self._inbox.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, engine: Engine) -> None:
+        try:
+            while self._take_commands(engine):
+                engine.step()
+        except BaseException as error:
+            logger.exception("the engine broke")
+            self.failure = error
+        finally:
+            self.stopped.set()
+
+    def _take_commands(self, engine: Engine) -> bool:
+        """Apply what has come in, waiting for something if the engine has no work."""
+        while True:
+            try:
+                command = self._inbox.get(block=not engine.has_work)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            engine.handle(command)

@@ -1,0 +1,126 @@
+"""The continuous batch inside a turn."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from aegaeon.errors import EngineError
+from aegaeon_worker.engine.events import FinishReason, SequenceFailed, StepBatch
+from aegaeon_worker.engine.model_table import InstalledModel
+from aegaeon_worker.engine.sampler import sample_greedy
+from aegaeon_worker.engine.sequence import Sequence
+from aegaeon_worker.engine.step_plan import Chunk, StepLimits, build_input, plan_step
+from aegaeon_worker.kv.errors import PoolTooSmall
+from aegaeon_worker.kv.memory_manager import MemoryManager
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class StepResult:
+    """What one step did: its event, and members that failed."""
+
+    batch: StepBatch
+    failed: list[SequenceFailed]
+
+
+class TurnRunner:
+    """Runs the members of one turn, as many at a time as memory and limits allow.
+
+    Members are taken in order of precedence and none is passed over, so a long one cannot starve.
+    When the batch outgrows the device, the last in precedence gives way and comes back later.
+    """
+
+    def __init__(
+        self,
+        turn_id: int,
+        model: InstalledModel,
+        memory: MemoryManager,
+        limits: StepLimits,
+        max_sequences: int,
+    ) -> None:
+        self._turn_id = turn_id
+        self._model = model
+        self._memory = memory
+        self._limits = limits
+        self._max_sequences = max_sequences
+
+    def step(self, members: Seq[Sequence]) -> StepResult:
+        """One forward pass over the members that fit; at least one gets on, or fails."""
+        start = time.perf_counter_ns()
+        result = StepResult(StepBatch(self._turn_id), [])
+        chunks = self._fit(members, result)
+        if chunks:
+            self._advance(chunks, result)
+        result.batch.step_time_ns = time.perf_counter_ns() - start
+        return result
+
+    def _fit(self, members: Seq[Sequence], result: StepResult) -> list[Chunk]:
+        """Give room to as many members as there is, and plan the step over them."""
+        running: list[Sequence] = []
+        waiting = deque(members[: self._max_sequences])
+        while waiting:
+            sequence = waiting.popleft()
+            try:
+                while not self._memory.grow(sequence.handle, len(sequence.tokens)) and waiting:
+                    # What is left is held by members: those behind this one give way.
+                    self._memory.preempt(waiting.pop().handle)
+            except PoolTooSmall as error:
+                result.failed.append(SequenceFailed(sequence.handle, error))
+                continue
+            if self._memory.grow(sequence.handle, len(sequence.tokens)):
+                # The truth is in memory: less than computed if the sequence lost its KV.
+                sequence.num_computed = self._memory.stored_tokens(sequence.handle)
+                running.append(sequence)
+        return plan_step(running, self._limits)
+
+    def _advance(self, chunks: Seq[Chunk], result: StepResult) -> None:
+        try:
+            tokens = self._forward(chunks)
+        except Exception as error:
+            self._isolate(chunks, error, result)
+            return
+        for chunk, token in zip(chunks, tokens, strict=True):
+            self._record(chunk, token, result.batch)
+
+    def _forward(self, chunks: Seq[Chunk]) -> list[int | None]:
+        """Next token of every chunk that reaches its sequence's end, None for the others."""
+        tables = [self._memory.block_table(chunk.sequence.handle) for chunk in chunks]
+        step = build_input(chunks, tables, self._model.memory.kv.tensor)
+        logits = self._model.served.forward(step)
+        complete = [chunk.sequence for chunk in chunks if chunk.completes]
+        tokens = iter(sample_greedy(logits, complete))
+        return [next(tokens) if chunk.completes else None for chunk in chunks]
+
+    def _isolate(self, chunks: Seq[Chunk], error: Exception, result: StepResult) -> None:
+        """A pass failed: repeat it one by one, so that only the sequence at fault fails."""
+        if len(chunks) == 1:
+            handle = chunks[0].sequence.handle
+            logger.error("sequence %d failed in the forward pass", handle, exc_info=error)
+            reason = EngineError(f"the forward pass failed: {type(error).__name__}: {error}")
+            result.failed.append(SequenceFailed(handle, reason))
+            return
+        for chunk in chunks:
+            self._advance([chunk], result)
+
+    def _record(self, chunk: Chunk, token: int | None, batch: StepBatch) -> None:
+        sequence = chunk.sequence
+        if sequence.num_pending == 1 and sequence.num_generated > 0:
+            batch.decode_sequences += 1
+        else:
+            batch.prefill_tokens += chunk.num_tokens
+        sequence.num_computed += chunk.num_tokens
+        batch.context_tokens += sequence.num_computed
+        self._memory.commit(sequence.handle, sequence.num_computed)
+        if token is not None:
+            batch.add(sequence.handle, token, sequence.append(token))
+
+
+def ended(batch: StepBatch) -> list[int]:
+    """Handles that ended in a step."""
+    rows = zip(batch.handles, batch.finish_reasons, strict=True)
+    return [handle for handle, reason in rows if reason is not FinishReason.NONE]

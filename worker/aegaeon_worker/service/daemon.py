@@ -1,0 +1,110 @@
+"""One worker process from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+
+import grpc
+
+from aegaeon.errors import AegaeonError
+from aegaeon.rpc.address import bind
+from aegaeon.rpc.channel import CONTRACT_VERSION, server_options
+from aegaeon.rpc.daemon import StopSignal, announce_ready
+from aegaeon.rpc.health import Health
+from aegaeon.rpc.notify import notify
+from aegaeon.v1 import cluster_pb2, worker_pb2_grpc
+from aegaeon_worker.config import WorkerConfig
+from aegaeon_worker.engine.assembly import WorkerParts
+from aegaeon_worker.service.registration import Registration
+from aegaeon_worker.service.servicer import WorkerServicer
+
+logger = logging.getLogger(__name__)
+
+_SERVICE = "aegaeon.v1.WorkerService"
+#: Calls under way get this long to end once the process was asked to stop, in seconds.
+_STOP_GRACE_S = 2.0
+
+
+async def serve(config: WorkerConfig) -> None:
+    """Serve until asked to stop, then give every byte and file back.
+
+    Raises what made it stop early: a scheduler that refuses this worker, or a broken engine.
+    """
+    stop = StopSignal()
+    # Building takes memory and reads files: on a thread, so that the loop answers signals.
+    parts = await asyncio.to_thread(WorkerParts, config)
+    try:
+        await _serve_parts(config, parts, stop)
+    finally:
+        notify("STOPPING=1")
+        await asyncio.to_thread(parts.close)
+
+
+async def _serve_parts(config: WorkerConfig, parts: WorkerParts, stop: StopSignal) -> None:
+    server = grpc.aio.server(options=server_options())
+    servicer = WorkerServicer(parts.engine, parts.thread, parts.preparer)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
+    health = Health(server, [_SERVICE])
+    address = bind(server, config.listen, insecure_bind=config.insecure_bind)
+    await server.start()
+    await health.set_serving(True)
+    parts.start()
+    registration = Registration(config.scheduler, _registration_request(config, parts, address))
+    announce_ready(address, config.ready_fd)
+    logger.info("serving on %s", address)
+    try:
+        await _wait_for_end(parts, registration, stop)
+    finally:
+        # Order: no new work (health), the scheduler moves our sequences (deregister), calls end,
+        # the engine stops at its next token boundary.
+        await health.set_serving(False)
+        await registration.close()
+        servicer.close_streams()
+        await server.stop(_STOP_GRACE_S)
+
+
+async def _wait_for_end(parts: WorkerParts, registration: Registration, stop: StopSignal) -> None:
+    """Return when asked to stop; raise when the worker is of no more use."""
+    engine_stopped = asyncio.to_thread(parts.thread.stopped.wait)
+    waits = [
+        asyncio.create_task(stop.wait()),
+        asyncio.create_task(registration.wait_refused()),
+        asyncio.create_task(engine_stopped),
+    ]
+    stopped, refused, broken = waits
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    refusal: AegaeonError | None = refused.result() if refused.done() else None
+    for task in waits:
+        task.cancel()
+    if refusal is not None:
+        raise refusal
+    if broken.done() and not stopped.done():
+        raise AegaeonError(f"the engine broke: {parts.thread.failure!r}; see the log above")
+
+
+def _registration_request(
+    config: WorkerConfig, parts: WorkerParts, address: str
+) -> cluster_pb2.RegisterWorkerRequest:
+    return cluster_pb2.RegisterWorkerRequest(
+        contract_version=CONTRACT_VERSION,
+        node_id=config.node_id,
+        worker_index=config.worker_index,
+        address=address,
+        device=cluster_pb2.DeviceFacts(
+            kind=parts.device.torch_device.type,
+            name=parts.device_name,
+            pool_bytes=parts.device.pool.nbytes,
+            chunk_bytes=parts.device.pool.chunk_nbytes,
+        ),
+        memory=cluster_pb2.NodeMemory(
+            cpu_num_slabs=config.cpu_num_slabs,
+            cpu_slab_bytes=config.cpu_slab_bytes,
+            weight_cache_bytes=config.model_cache_bytes,
+        ),
+        incarnation=uuid.uuid4().hex,
+        pid=os.getpid(),
+        max_batch_sequences=config.max_batch_sequences,
+    )

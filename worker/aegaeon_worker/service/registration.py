@@ -1,0 +1,81 @@
+"""The worker's side of registration: register, renew, register again after a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import grpc
+
+from aegaeon.errors import AegaeonError, ErrorReason
+from aegaeon.rpc.channel import open_channel
+from aegaeon.rpc.status import from_rpc_error
+from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.2
+_CALL_TIMEOUT_S = 5.0
+_RENEWALS_PER_TTL = 3
+
+
+class Registration:
+    """Keeps one worker registered until closed.
+
+    While the scheduler is unreachable it keeps trying, since the caches here are worth keeping;
+    a scheduler that refuses the worker for good (another contract version) ends it instead.
+    """
+
+    def __init__(self, scheduler: str, request: cluster_pb2.RegisterWorkerRequest) -> None:
+        self._request = request
+        self._channel = open_channel(scheduler)
+        self._stub = cluster_pb2_grpc.ClusterServiceStub(self._channel)
+        self._epoch = 0
+        self._task = asyncio.create_task(self._run(), name="registration")
+
+    async def wait_refused(self) -> AegaeonError:
+        """Return when the scheduler has refused this worker for good; otherwise never."""
+        return await asyncio.shield(self._task)
+
+    async def close(self) -> None:
+        """Say goodbye, best effort."""
+        self._task.cancel()
+        if self._epoch:
+            goodbye = cluster_pb2.DeregisterWorkerRequest(epoch=self._epoch)
+            try:
+                await self._stub.DeregisterWorker(goodbye, timeout=1.0)
+            except grpc.aio.AioRpcError as error:
+                logger.info("could not deregister: %s", error.details())
+        await self._channel.close(grace=None)
+
+    async def _run(self) -> AegaeonError:
+        while True:
+            try:
+                response = await self._stub.RegisterWorker(self._request, timeout=_CALL_TIMEOUT_S)
+            except grpc.aio.AioRpcError as rpc_error:
+                error = from_rpc_error(rpc_error)
+                if error.reason in (ErrorReason.CONTRACT_MISMATCH, ErrorReason.INVALID_FIELD):
+                    return error
+                logger.debug("registration failed, trying again: %s", error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._epoch = response.epoch
+            logger.info("registered under epoch %d", self._epoch)
+            await self._renew_until_lost(response.lease_ttl_ns / 1e9)
+
+    async def _renew_until_lost(self, ttl_s: float) -> None:
+        deadline = time.monotonic() + ttl_s
+        while True:
+            await asyncio.sleep(ttl_s / _RENEWALS_PER_TTL)
+            request = cluster_pb2.RenewLeaseRequest(epoch=self._epoch)
+            try:
+                response = await self._stub.RenewLease(request, timeout=ttl_s)
+            except grpc.aio.AioRpcError as rpc_error:
+                error = from_rpc_error(rpc_error)
+                if error.reason is ErrorReason.STALE_LEASE or time.monotonic() > deadline:
+                    logger.warning("epoch %d is lost: %s", self._epoch, error)
+                    return
+            else:
+                ttl_s = response.lease_ttl_ns / 1e9
+                deadline = time.monotonic() + ttl_s

@@ -1,0 +1,119 @@
+"""WorkerService: validate, convert, hand over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from aegaeon.errors import AegaeonError, ErrorReason, InvalidRequestError, PreconditionError
+from aegaeon.rpc.status import abort
+from aegaeon.v1 import worker_pb2, worker_pb2_grpc
+from aegaeon_worker.engine.commands import Attach
+from aegaeon_worker.engine.engine import Engine
+from aegaeon_worker.engine.loading import ModelPreparer
+from aegaeon_worker.engine.thread import EngineThread
+from aegaeon_worker.service import convert
+from aegaeon_worker.service.execute_stream import ExecuteStream
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """One engine behind gRPC."""
+
+    def __init__(self, engine: Engine, thread: EngineThread, preparer: ModelPreparer) -> None:
+        self._engine = engine
+        self._thread = thread
+        self._preparer = preparer
+        self._stream: ExecuteStream | None = None
+
+    async def Execute(  # noqa: N802 (the contract's name)
+        self,
+        request_iterator: AsyncIterator[worker_pb2.ExecuteRequest],
+        context: Any,
+    ) -> AsyncIterator[worker_pb2.ExecuteResponse]:
+        """The command and event stream."""
+        try:
+            stream = self._open(await anext(aiter(request_iterator), None))
+        except AegaeonError as error:
+            await abort(context, error)
+        reader = asyncio.create_task(self._read(request_iterator, stream))
+        try:
+            async for event in stream.events():
+                yield convert.event_to_pb(event)
+        finally:
+            reader.cancel()
+            self._detach(stream)
+        if self._stream is not None:
+            await abort(context, _superseded(self._stream.epoch))
+
+    async def InspectModel(  # noqa: N802 (the contract's name)
+        self, request: worker_pb2.InspectModelRequest, context: Any
+    ) -> worker_pb2.InspectModelResponse:
+        """Facts from a model's files."""
+        try:
+            spec = convert.spec_from_pb(request.spec)
+            facts = await asyncio.to_thread(self._preparer.inspect, spec)
+        except AegaeonError as error:
+            await abort(context, error)
+        return worker_pb2.InspectModelResponse(facts=convert.facts_to_pb(facts))
+
+    async def GetStatus(  # noqa: N802 (the contract's name)
+        self, request: worker_pb2.GetStatusRequest, context: Any
+    ) -> worker_pb2.GetStatusResponse:
+        """What the engine last said of itself; never waits for it."""
+        status = self._engine.status
+        return worker_pb2.GetStatusResponse(
+            memory=convert.memory_to_pb(status.memory),
+            models=[convert.loaded_to_pb(model) for model in status.models],
+            current_model=status.current_model,
+            epoch=self._stream.epoch if self._stream else 0,
+        )
+
+    def close_streams(self) -> None:
+        """End the open stream, for shutdown."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _open(self, first: worker_pb2.ExecuteRequest | None) -> ExecuteStream:
+        if first is None or first.WhichOneof("command") != "hello":
+            raise InvalidRequestError("the first command of an Execute stream must be hello")
+        epoch = first.hello.epoch
+        if self._stream is not None:
+            if epoch <= self._stream.epoch:
+                raise _superseded(self._stream.epoch)
+            self._stream.close()
+        self._stream = ExecuteStream(epoch)
+        self._thread.submit(Attach(self._stream.publish))
+        logger.info("epoch %d: the scheduler's command stream is open", epoch)
+        return self._stream
+
+    async def _read(
+        self, requests: AsyncIterator[worker_pb2.ExecuteRequest], stream: ExecuteStream
+    ) -> None:
+        """Hand commands over until the stream ends or another one takes its place."""
+        try:
+            async for request in requests:
+                if self._stream is not stream:
+                    return
+                self._thread.submit(convert.command_from_pb(request))
+        except AegaeonError:
+            logger.exception("epoch %d: command refused, closing the stream", stream.epoch)
+        finally:
+            stream.close()
+
+    def _detach(self, stream: ExecuteStream) -> None:
+        if self._stream is stream:
+            self._stream = None
+            self._thread.submit(Attach(None))
+            logger.info("epoch %d: the scheduler's command stream has ended", stream.epoch)
+
+
+def _superseded(epoch: int) -> PreconditionError:
+    return PreconditionError(
+        f"a command stream of epoch {epoch} is open; register again for a newer one",
+        reason=ErrorReason.STALE_LEASE,
+    )
