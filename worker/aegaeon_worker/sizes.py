@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import astuple as dc_astuple
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +27,10 @@ def complete_sizes(
     given: GivenSizes, node_id: str, shm_dir: Path, config: Path | None
 ) -> MemoryPlan:
     """All sizes, checked against this machine. ``ResourceExhaustedError`` if it has less."""
+    if None not in dc_astuple(given):
+        # Somebody has planned for all workers of this machine; a second look would count the
+        # memory of those that started before as missing.
+        return MemoryPlan(*dc_astuple(given))
     if config is not None:
         node = replace(cluster_config(config)[0][0], node_id=node_id)
     else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
+from concurrent.futures import Future
 
 from aegaeon_worker.engine.commands import Command
 from aegaeon_worker.engine.engine import Engine
@@ -20,9 +22,7 @@ class EngineThread:
         # None ends the thread. Unbounded on purpose: its writer is one flow-controlled stream.
         self._inbox: queue.SimpleQueue[Command | Prepared | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self.failure: BaseException | None = None
-        """Set by the thread when the engine itself broke; the process is then of no more use."""
-        self.stopped = threading.Event()
+        self._broken: Future[BaseException] = Future()
 
     def start(self, engine: Engine) -> None:
         """Begin to run ``engine``, which belongs to the thread from now on."""
@@ -41,15 +41,22 @@ class EngineThread:
         if self._thread is not None:
             self._thread.join()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the engine itself broke; the process is then of no more use. None while it runs."""
+        return self._broken.result() if self._broken.done() else None
+
+    async def wait_broken(self) -> BaseException:
+        """Return when the engine has broken; never after an ordinary stop."""
+        return await asyncio.wrap_future(self._broken)
+
     def _run(self, engine: Engine) -> None:
         try:
             while self._take_commands(engine):
                 engine.step()
         except BaseException as error:
             logger.exception("the engine broke")
-            self.failure = error
-        finally:
-            self.stopped.set()
+            self._broken.set_result(error)
 
     def _take_commands(self, engine: Engine) -> bool:
         """Apply what has come in, waiting for something if the engine has no work."""

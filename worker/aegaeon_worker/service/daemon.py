@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import uuid
+from typing import Any
 
 import grpc
 
@@ -68,21 +69,17 @@ async def _serve_parts(config: WorkerConfig, parts: WorkerParts, stop: StopSigna
 
 async def _wait_for_end(parts: WorkerParts, registration: Registration, stop: StopSignal) -> None:
     """Return when asked to stop; raise when the worker is of no more use."""
-    engine_stopped = asyncio.to_thread(parts.thread.stopped.wait)
-    waits = [
-        asyncio.create_task(stop.wait()),
-        asyncio.create_task(registration.wait_refused()),
-        asyncio.create_task(engine_stopped),
-    ]
-    stopped, refused, broken = waits
+    stopped = asyncio.create_task(stop.wait())
+    refused = asyncio.create_task(registration.wait_refused())
+    broken = asyncio.create_task(parts.thread.wait_broken())
+    waits: list[asyncio.Task[Any]] = [stopped, refused, broken]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    refusal: AegaeonError | None = refused.result() if refused.done() else None
     for task in waits:
         task.cancel()
-    if refusal is not None:
-        raise refusal
-    if broken.done() and not stopped.done():
-        raise AegaeonError(f"the engine broke: {parts.thread.failure!r}; see the log above")
+    if refused.done():
+        raise refused.result()
+    if broken.done():
+        raise AegaeonError(f"the engine broke: {broken.result()!r}; see the log above")
 
 
 def _registration_request(
