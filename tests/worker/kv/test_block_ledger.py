@@ -40,6 +40,15 @@ def test_a_block_across_two_chunks_holds_both() -> None:
     assert sorted(ledger.give_back([1])) == [0, 1]
 
 
+def test_no_new_chunk_is_mapped_while_any_mapped_one_has_room() -> None:
+    ledger = BlockLedger(num_blocks=8, block_nbytes=3, chunk_nbytes=8)
+    ledger.take(8)
+    assert ledger.give_back([2, 3, 4, 5, 7]) == [1]
+    # Block 2 is lower, but lies half on the chunk that is not mapped.
+    again = ledger.take(1)
+    assert (again.blocks, again.new_positions) == ([7], [])
+
+
 def test_blocks_larger_than_chunks_need_several() -> None:
     ledger = BlockLedger(num_blocks=2, block_nbytes=10, chunk_nbytes=4)
     assert ledger.take(1).new_positions == [0, 1, 2]

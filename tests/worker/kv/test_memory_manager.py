@@ -79,15 +79,20 @@ def test_growing_evicts_what_is_outside_the_turn(make: MakeHarness) -> None:
 
 def test_scattered_blocks_of_the_only_sequence_are_brought_together(make: MakeHarness) -> None:
     harness = make(num_chunks=WEIGHT_CHUNKS + 2)
-    harness.start(1, "a", BLOCK_TOKENS)
-    harness.start(2, "a", 3 * BLOCK_TOKENS)
-    assert harness.memory.grow(1, 2 * BLOCK_TOKENS)
-    harness.append(1, "a", BLOCK_TOKENS)
+    kv, full = harness.models["b"].kv, harness.models["b"].max_tokens
+    for sequence in (1, 2):
+        harness.start(sequence, "b")
+    # Without the weights there is room for a sequence in the first and the last chunk of the pool,
+    # where it could not grow to the length that fits into two neighbouring chunks.
+    kv.ensure_capacity(1, 2 * BLOCK_TOKENS)
+    kv.ensure_capacity(2, 6 * BLOCK_TOKENS)
+    kv.ensure_capacity(1, 3 * BLOCK_TOKENS)
+    harness.append(1, "b", 3 * BLOCK_TOKENS)
     harness.memory.free(2)
-    harness.start(3, "b", 1)
-    full = harness.models["a"].max_tokens
-    assert harness.memory.activate("a", [(1, full)]).ready == [1]
-    harness.check_kv(1, "a")
+    assert kv.block_table(1) == [0, 1, 8]
+    assert harness.memory.activate("b", [(1, full)]).ready == [1]
+    assert kv.block_table(1) == [0, 1, 2, 3, 4]
+    harness.check_kv(1, "b")
 
 
 def test_a_sequence_that_can_never_fit_is_refused_with_the_numbers(make: MakeHarness) -> None:

@@ -104,6 +104,17 @@ def test_a_killed_packer_is_replaced(tmp_path: Path) -> None:
     cache.close()
 
 
+def test_making_room_spares_a_file_that_is_being_packed(tmp_path: Path) -> None:
+    packer = start_user(tmp_path, "packing")
+    cache = WeightCache(tmp_path, 10 * FILE_NBYTES)
+    cache.acquire("n", "f", LAYOUT, fill_with(1.0)).release()
+    assert len(list(tmp_path.glob("m-*.partial"))) == 1
+    kill(packer)
+    cache.acquire("o", "f", LAYOUT, fill_with(1.0)).release()
+    assert list(tmp_path.glob("*.partial")) == []
+    cache.close()
+
+
 def test_a_killed_user_no_longer_holds_its_file(tmp_path: Path) -> None:
     user = start_user(tmp_path, "using")
     cache = WeightCache(tmp_path, 10 * FILE_NBYTES)
