@@ -60,6 +60,8 @@ class FakeWorker:
     outbox: deque[events.Event] = field(default_factory=deque)
     models: dict[str, ModelSpec] = field(default_factory=dict)
     sequences: dict[int, commands.AddSequence] = field(default_factory=dict)
+    #: To be ended at the next token boundary.
+    cancelled: list[int] = field(default_factory=list)
     made: dict[int, int] = field(default_factory=dict)
     turns: deque[commands.QueueTurn] = field(default_factory=deque)
     members: dict[int, dict[int, None]] = field(default_factory=dict)
@@ -86,9 +88,7 @@ class FakeWorker:
                 self.sequences[command.handle] = command
                 self.made[command.handle] = len(command.generated)
             case commands.CancelSequences(handles=handles):
-                ended = [h for h in handles if self.sequences.pop(h, None)]
-                if ended:
-                    self._emit(0, ended, [0] * len(ended), [FinishReason.CANCELLED] * len(ended))
+                self.cancelled += [handle for handle in handles if handle in self.sequences]
             case _:
                 self._take_turn(command)
 
@@ -111,7 +111,11 @@ class FakeWorker:
                     self.quota[turn_id] = quota_ns
 
     def step(self) -> int:
-        """Start, step or end the first turn; returns the time that it took, in ns."""
+        """End what was cancelled; start, step or end the first turn; returns its time in ns."""
+        ended = [handle for handle in self.cancelled if self.sequences.pop(handle, None)]
+        self.cancelled.clear()
+        if ended:
+            self._emit(0, ended, [0] * len(ended), [FinishReason.CANCELLED] * len(ended))
         if not self.turns:
             return 0
         turn = self.turns[0]
@@ -250,7 +254,7 @@ class FakeClusterDriver:
             if busy:
                 self.answer_inspection()
             for worker in list(self.workers.values()):
-                busy |= bool(worker.inbox or worker.outbox or worker.turns)
+                busy |= bool(worker.inbox or worker.outbox or worker.turns or worker.cancelled)
                 while worker.inbox:
                     worker.take()
                 self.now_ns += worker.step()

@@ -22,6 +22,8 @@ MODELS = ("a", "b", "c")
 NODES = ("n0", "n1")
 #: More than a test can spend, so that no request fails while a worker might still come.
 RECOVERY_NS = 10**15
+#: Disasters are rare, or nothing would ever get far enough to be worth losing.
+seldom = st.integers(0, 3).map(lambda number: number == 3)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -43,13 +45,24 @@ class AnyOrder(RuleBasedStateMachine):
             self.world.deploy(model)
         self.world.settle()
 
-    @rule(node=st.sampled_from(NODES), index=st.integers(0, 1))
-    def register(self, node: str, index: int) -> None:
+    @rule(node=st.sampled_from(NODES), index=st.integers(0, 1), replace=seldom)
+    def register(self, node: str, index: int, replace: bool) -> None:
+        known = self.world.cluster.state.nodes.get(node)
+        if known is not None and index in known.engines and not replace:
+            return
         # Room for two models on a node only, so that deployments evict.
         self.world.add_worker(node, index, batch=2, cache=250)
 
-    @rule(model=st.sampled_from(MODELS), count=st.integers(1, 12), prompt=st.integers(1, 900))
-    def submit(self, model: str, count: int, prompt: int) -> None:
+    @rule(
+        model=st.sampled_from(MODELS),
+        counts=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+        prompt=st.integers(1, 900),
+    )
+    def submit(self, model: str, counts: list[int], prompt: int) -> None:
+        for count in counts:
+            self._submit(model, count, prompt)
+
+    def _submit(self, model: str, count: int, prompt: int) -> None:
         refusal = None
         try:
             self.world.submit(request(model, (prompt,), count))
@@ -98,9 +111,23 @@ class AnyOrder(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(busy))
         worker.fail(data.draw(st.sampled_from(sorted(worker.sequences))), EngineError("broken"))
 
-    @rule(data=st.data())
+    @rule(rounds=st.integers(1, 8))
+    def bustle(self, rounds: int) -> None:
+        """Everybody works for a while, as most of the time."""
+        for _ in range(rounds):
+            while self.world.inspections:
+                self.world.answer_inspection()
+            for worker in list(self.world.workers.values()):
+                while worker.inbox:
+                    worker.take()
+                self.world.now_ns += worker.step()
+                self.world.deliver(worker, len(worker.outbox))
+
+    @rule(data=st.data(), really=seldom)
     @precondition(lambda self: self.world.workers)
-    def lose(self, data: st.DataObject) -> None:
+    def lose(self, data: st.DataObject, really: bool) -> None:
+        if not really:
+            return
         worker = data.draw(st.sampled_from(list(self.world.workers.values())))
         late = list(worker.outbox)
         self.world.lose(worker)
@@ -111,9 +138,10 @@ class AnyOrder(RuleBasedStateMachine):
     def deploy(self, model: str, count: int) -> None:
         self.world.deploy(model, count)
 
-    @rule(model=st.sampled_from(MODELS))
-    def undeploy(self, model: str) -> None:
-        self.world.undeploy(model)
+    @rule(model=st.sampled_from(MODELS), really=seldom)
+    def undeploy(self, model: str, really: bool) -> None:
+        if really:
+            self.world.undeploy(model)
 
     @rule()
     @precondition(lambda self: self.world.inspections)
