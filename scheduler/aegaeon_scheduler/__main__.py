@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "--lease-ttl-ms",
         type=_positive,
         default=daemon.lease_ttl_ns // _MS,
-        help="a worker is lost this long after its last renewal",
+        help="a worker is lost this long after its last sign of life",
     )
     add(
         "--shutdown-grace-s",

@@ -15,8 +15,10 @@ class DaemonConfig:
     listen: str = "127.0.0.1:50550"
     #: Allow a TCP address that other machines can reach; calls are neither encrypted nor checked.
     insecure_bind: bool = False
-    #: A worker's lease ends this long after its last renewal, in ns.
-    lease_ttl_ns: int = 900_000_000
+    #: A worker is lost this long after its last sign of life, in ns. It finds hung processes and
+    #: machines; a dead process is noticed at once, by its broken stream. Long enough for a process
+    #: that gets little of a busy machine.
+    lease_ttl_ns: int = 4_000_000_000
     #: Time that open calls have to end once the daemon stops, in seconds.
     shutdown_grace_s: float = 2.0
     #: Where one JSON line with the address is written once the daemon serves.

@@ -69,6 +69,18 @@ async def test_a_hung_worker_is_fenced_when_its_lease_ends(start: Start) -> None
     assert [await task for task in tasks] == [answer((i,), 150) for i in range(5)]
 
 
+async def test_a_worker_that_is_heard_keeps_its_lease(start: Start) -> None:
+    harness = await start(lease_ttl_ns=300_000_000)
+    worker = await harness.worker()
+    worker.stop_renewing()
+    engines = harness.server.driver.cluster.state.engines
+    for _ in range(12):
+        worker.send(worker_pb2.ExecuteResponse(memory=cluster_pb2.WorkerMemory(sequences=0)))
+        await asyncio.sleep(0.05)
+        assert worker.epoch in engines
+    await until(lambda: worker.epoch not in engines, 2.0)
+
+
 async def test_without_another_worker_requests_fail_in_bounded_time(start: Start) -> None:
     harness = await start(recovery_timeout_ns=200_000_000)
     worker = await harness.worker()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from dataclasses import dataclass
+from functools import partial
 
 from aegaeon.errors import AegaeonError, ErrorReason, InvalidRequestError, PreconditionError
 from aegaeon.rpc.channel import CONTRACT_VERSION
@@ -19,15 +21,26 @@ _ADDRESS = re.compile(r"unix:.+|[^\s/]+:\d{1,5}")
 _MAX_NODE_ID = 128
 
 
+@dataclass(slots=True)
+class _Lease:
+    """When its worker was last heard, by the loop's clock, and the timer that looks at that."""
+
+    heard_s: float
+    timer: asyncio.TimerHandle
+
+
 class Registry:
-    """Which worker may speak: every registration has an epoch, and every epoch a lease."""
+    """Which worker may speak: every registration has an epoch, and every epoch a lease.
+
+    Renewals and events of the command stream alike show that a worker lives.
+    """
 
     def __init__(self, driver: Driver, lease_ttl_ns: int) -> None:
         self.lease_ttl_ns = lease_ttl_ns
         self._driver = driver
         # Above every epoch of an earlier scheduler, or its workers would refuse the stream.
         self._last_epoch = time.time_ns() // 1_000_000
-        self._leases: dict[int, asyncio.TimerHandle] = {}
+        self._leases: dict[int, _Lease] = {}
 
     def register(self, message: cluster_pb2.RegisterWorkerRequest) -> int:
         """Accept a worker and dial it; returns its epoch."""
@@ -35,8 +48,9 @@ class Registry:
         self._last_epoch += 1
         epoch = self._last_epoch
         self._driver.apply(events.WorkerRegistered(epoch, identity))
-        self._arm(epoch)
-        self._driver.connect(WorkerLink(epoch, identity.address, self._on_event))
+        now = asyncio.get_running_loop().time()
+        self._leases[epoch] = _Lease(now, self._timer(epoch, now))
+        self._driver.connect(WorkerLink(epoch, identity.address, partial(self._on_event, epoch)))
         return epoch
 
     def renew(self, epoch: int) -> None:
@@ -47,8 +61,7 @@ class Registry:
                 f"the lease of epoch {epoch} has ended; register again",
                 reason=ErrorReason.STALE_LEASE,
             )
-        lease.cancel()
-        self._arm(epoch)
+        lease.heard_s = asyncio.get_running_loop().time()
 
     def deregister(self, epoch: int) -> None:
         """A worker says goodbye."""
@@ -57,31 +70,37 @@ class Registry:
     def close(self) -> None:
         """Stop all timers."""
         for lease in self._leases.values():
-            lease.cancel()
+            lease.timer.cancel()
         self._leases.clear()
 
-    def _on_event(self, event: events.Event) -> None:
+    def _on_event(self, epoch: int, event: events.Event) -> None:
         if isinstance(event, events.WorkerLost):
-            self._end(event.epoch, event.reason)
-        else:
-            self._driver.apply(event)
+            self._end(epoch, event.reason)
+            return
+        lease = self._leases.get(epoch)
+        if lease is not None:
+            lease.heard_s = asyncio.get_running_loop().time()
+        self._driver.apply(event)
 
-    def _arm(self, epoch: int) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + self.lease_ttl_ns / 1e9
-        self._leases[epoch] = loop.call_at(due, self._expire, epoch, due)
+    def _timer(self, epoch: int, heard_s: float) -> asyncio.TimerHandle:
+        due_s = heard_s + self.lease_ttl_ns / 1e9
+        return asyncio.get_running_loop().call_at(due_s, self._look, epoch, due_s)
 
-    def _expire(self, epoch: int, due: float) -> None:
-        # When this process itself was held up, renewals may lie unread in its sockets.
-        if asyncio.get_running_loop().time() - due > self.lease_ttl_ns / 4e9:
-            self._arm(epoch)
+    def _look(self, epoch: int, due_s: float) -> None:
+        lease = self._leases[epoch]
+        now, ttl_s = asyncio.get_running_loop().time(), self.lease_ttl_ns / 1e9
+        if now - due_s > ttl_s / 4:
+            # This process itself was held up: signs of life may lie unread in its sockets.
+            lease.timer = self._timer(epoch, now)
+        elif now < lease.heard_s + ttl_s:
+            lease.timer = self._timer(epoch, lease.heard_s)
         else:
-            self._end(epoch, "its lease ended")
+            self._end(epoch, f"it gave no sign of life for {ttl_s:g} s")
 
     def _end(self, epoch: int, reason: str) -> None:
         lease = self._leases.pop(epoch, None)
         if lease is not None:
-            lease.cancel()
+            lease.timer.cancel()
         self._driver.apply(events.WorkerLost(epoch, reason))
 
 

@@ -65,9 +65,9 @@ class Registration:
             await self._renew_until_lost(response.lease_ttl_ns / 1e9)
 
     async def _renew_until_lost(self, ttl_s: float) -> None:
-        deadline = time.monotonic() + ttl_s
+        deadline, delay_s = time.monotonic() + ttl_s, ttl_s / _RENEWALS_PER_TTL
         while True:
-            await asyncio.sleep(ttl_s / _RENEWALS_PER_TTL)
+            await asyncio.sleep(delay_s)
             request = cluster_pb2.RenewLeaseRequest(epoch=self._epoch)
             try:
                 response = await self._stub.RenewLease(request, timeout=ttl_s)
@@ -76,6 +76,7 @@ class Registration:
                 if error.reason is ErrorReason.STALE_LEASE or time.monotonic() > deadline:
                     logger.warning("epoch %d is lost: %s", self._epoch, error)
                     return
+                delay_s = _RETRY_S  # a restarted scheduler should not have to wait for us
             else:
                 ttl_s = response.lease_ttl_ns / 1e9
-                deadline = time.monotonic() + ttl_s
+                deadline, delay_s = time.monotonic() + ttl_s, ttl_s / _RENEWALS_PER_TTL
