@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from typing import NoReturn
 
 from aegaeon.errors import AegaeonError
 from aegaeon.rpc.lifeline import watch_lifeline
@@ -59,3 +60,15 @@ def run_daemon(
         logging.getLogger(name).critical("%s", error)
         return 1
     return 0
+
+
+def leave(status: int) -> NoReturn:
+    """End the process now, with what it has written flushed.
+
+    For daemons that have given everything back: Python would take their modules apart first, which
+    with torch is more than a second of work for nothing.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)

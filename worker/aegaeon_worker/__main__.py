@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import fields as dc_fields
 from pathlib import Path
+from typing import NoReturn
 
-from aegaeon.rpc.daemon import run_daemon
+from aegaeon.rpc.daemon import leave, run_daemon
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.sizes import GivenSizes, complete_sizes
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one worker until it is told to stop; returns the process's exit status."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one worker until it is told to stop; ends the process with its exit status."""
     options = _parser().parse_args(arguments)
     name = f"aegaeon-worker {options.node_id}/{options.worker_index}"
-    return run_daemon(lambda: _serve(options), name=name, lifeline_fd=options.lifeline_fd)
+    leave(run_daemon(lambda: _serve(options), name=name, lifeline_fd=options.lifeline_fd))
 
 
 async def _serve(options: argparse.Namespace) -> None:
@@ -69,4 +69,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
