@@ -19,6 +19,7 @@ from aegaeon_worker.kv.errors import KvMemoryError, OutOfHostBlocks
 from aegaeon_worker.kv.host_slabs import HostBlock, HostSlabs
 from aegaeon_worker.weights import space
 from aegaeon_worker.weights.errors import SharedMemoryFull
+from aegaeon_worker.weights.space import allocated_nbytes
 
 SLAB = 4096
 
@@ -133,6 +134,19 @@ def test_a_full_file_system_reads_as_no_room(
     assert slabs.audit() == {1024: 4}
     monkeypatch.undo()
     assert len(slabs.take(1024, 8)) == 8
+
+
+def test_a_large_slab_gets_its_memory_in_steps(tmp_path: Path) -> None:
+    slab_nbytes = 256 << 20
+    slabs = HostSlabs(tmp_path, 1, slab_nbytes)
+    [first] = slabs.take(1 << 20, 1)
+    assert first.index == 0
+    assert allocated_nbytes(tmp_path / "slabs") < slab_nbytes // 4
+    rest = slabs.take(1 << 20, 255)
+    slabs.view(rest[0], 255).fill_(7)
+    assert allocated_nbytes(tmp_path / "slabs") == slab_nbytes
+    slabs.give_back([first, *rest])
+    slabs.close()
 
 
 class SlabMachine(RuleBasedStateMachine):

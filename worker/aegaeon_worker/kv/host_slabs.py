@@ -23,6 +23,8 @@ from aegaeon_worker.weights.space import allocate, allocated_nbytes, require_roo
 _logger = logging.getLogger(__name__)
 
 _PURPOSE = "the KV slabs' budget"
+#: A slab's memory is allocated in steps: zeroing all of it at once would stall a turn.
+_STEP_NBYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,15 @@ class HostBlock:
 
 
 class _Slab:
-    """A slab this worker owns: blocks of one size."""
+    """A slab this worker owns: blocks of one size.
+
+    The lowest free block is handed out first, so that what is used stays near the slab's start, of
+    which ``allocated_nbytes`` are certain to exist.
+    """
 
     def __init__(self, block_nbytes: int, num_blocks: int) -> None:
         self.block_nbytes = block_nbytes
+        self.allocated_nbytes = 0
         self.free = list(range(num_blocks))
         self.used: set[int] = set()
 
@@ -158,6 +165,8 @@ class HostSlabs:
     def _take_from(self, number: int, count: int, taken: list[HostBlock]) -> None:
         slab = self._slabs[number]
         while slab.free and len(taken) < count:
+            if not self._extend(number, slab, (slab.free[0] + 1) * slab.block_nbytes):
+                return
             index = heapq.heappop(slab.free)
             slab.used.add(index)
             taken.append(HostBlock(number, index))
@@ -165,21 +174,28 @@ class HostSlabs:
     def _own_another(self, block_nbytes: int) -> int | None:
         for number in range(self.num_slabs):
             if number not in self._slabs and self._lock(number, fcntl.F_WRLCK):
-                if not self._allocate(number):
+                slab = _Slab(block_nbytes, self.slab_nbytes // block_nbytes)
+                if not self._extend(number, slab, block_nbytes):
                     self._lock(number, fcntl.F_UNLCK)
                     return None
-                self._slabs[number] = _Slab(block_nbytes, self.slab_nbytes // block_nbytes)
+                self._slabs[number] = slab
                 return number
         return None
 
-    def _allocate(self, number: int) -> bool:
-        start = number * self.slab_nbytes
+    def _extend(self, number: int, slab: _Slab, nbytes: int) -> bool:
+        """Make sure that the first ``nbytes`` of a slab exist; false if the file system is full."""
+        if nbytes <= slab.allocated_nbytes:
+            return True
+        end = min(self.slab_nbytes, -(-nbytes // _STEP_NBYTES) * _STEP_NBYTES)
+        start = number * self.slab_nbytes + slab.allocated_nbytes
+        step = end - slab.allocated_nbytes
         try:
-            allocate(self._fd, start, self.slab_nbytes, self._directory, f"KV slab {number}")
+            allocate(self._fd, start, step, self._directory, f"KV slab {number}")
         except SharedMemoryFull as error:
             _logger.warning("%s; KV will be recomputed instead of kept", error)
             return False
-        libc.advise(self._address + start, self.slab_nbytes, libc.MADV_POPULATE_WRITE)
+        libc.advise(self._address + start, step, libc.MADV_POPULATE_WRITE)
+        slab.allocated_nbytes = end
         return True
 
     def _lock(self, number: int, kind: int) -> bool:
