@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from aegaeon.rpc.daemon import StopSignal, announce_ready, run_daemon
 from aegaeon.rpc.notify import keep_watchdog, notify
@@ -21,7 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon until SIGTERM or SIGINT; returns the exit status."""
     options = _parser().parse_args(arguments)
     return run_daemon(
-        lambda: serve(_config(options)), name="aegaeon-scheduler", lifeline_fd=options.lifeline_fd
+        lambda: serve(_config(options)),
+        name="aegaeon-scheduler",
+        lifeline_fd=options.lifeline_fd,
+        lifeline_folder=options.lifeline_folder,
     )
 
 
@@ -39,6 +43,7 @@ async def serve(config: DaemonConfig) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Every option is a field of `DaemonConfig` or `CoreConfig`, whose documentation holds."""
     daemon, core = DaemonConfig(), CoreConfig()
     parser = argparse.ArgumentParser(
         prog="aegaeon-scheduler",
@@ -49,80 +54,45 @@ def _parser() -> argparse.ArgumentParser:
     add("--listen", default=daemon.listen, help="host:port (port 0: any free one) or unix:path")
     add("--insecure-bind", action="store_true", help="allow a TCP address beyond loopback")
     add(
-        "--lease-ttl-ms",
-        type=_positive,
-        default=daemon.lease_ttl_ns // _MS,
-        help="a worker is lost this long after its last sign of life",
-    )
-    add(
         "--shutdown-grace-s",
         type=float,
         default=daemon.shutdown_grace_s,
         help="time for open calls to end",
     )
-    add(
-        "--max-requests",
-        type=_positive,
-        default=core.max_requests,
-        help="unfinished requests at most",
-    )
-    add(
-        "--max-requests-per-model",
-        type=_positive,
-        default=core.max_requests_per_model,
-        help="unfinished requests of one model at most",
-    )
-    add(
-        "--max-tokens",
-        type=_positive,
-        default=core.max_tokens,
-        help="prompt and permitted new tokens of unfinished requests at most",
-    )
-    add(
-        "--max-tokens-per-model",
-        type=_positive,
-        default=core.max_tokens_per_model,
-        help="the same for one model",
-    )
-    add(
-        "--reader-backlog-tokens",
-        type=_positive,
-        default=core.reader_backlog_tokens,
-        help="unread tokens at which a request pauses",
-    )
-    add(
-        "--recovery-timeout-ms",
-        type=_positive,
-        default=core.recovery_timeout_ns // _MS,
-        help="how long a request waits for a replica after a loss",
-    )
-    add(
-        "--tpot-slo-ms",
-        type=_positive,
-        default=core.tpot_slo_ns // _MS,
-        help="target time per output token",
-    )
-    add(
-        "--max-quota-ms",
-        type=_positive,
-        default=core.max_quota_ns // _MS,
-        help="longest turn while another model waits",
-    )
-    add(
-        "--placement",
-        choices=_names(PlacementPolicy),
-        default=_name(core.placement),
-        help="chooses nodes for replicas",
-    )
-    add(
-        "--routing",
-        choices=_names(RoutingPolicy),
-        default=_name(core.routing),
-        help="chooses nodes for requests",
-    )
+    for flag, default, text in _numbers(daemon, core):
+        add(flag, type=_positive, default=default, help=text)
+    for flag, policy, text in (
+        ("--placement", core.placement, "chooses nodes for replicas"),
+        ("--routing", core.routing, "chooses nodes for requests"),
+    ):
+        add(flag, choices=[_name(p) for p in type(policy)], default=_name(policy), help=text)
     add("--lifeline-fd", type=int, help="stop when the other end of this pipe is closed")
+    add("--lifeline-folder", type=Path, help="remove this folder when that was the reason to stop")
     add("--ready-fd", type=int, help="write a JSON line with the address here once serving")
     return parser
+
+
+def _numbers(daemon: DaemonConfig, core: CoreConfig) -> list[tuple[str, int, str]]:
+    """Flag, default and help of every option that is a number from 1 up."""
+    return [
+        ("--lease-ttl-ms", daemon.lease_ttl_ns // _MS, "a worker's lease after its last renewal"),
+        ("--max-requests", core.max_requests, "unfinished requests at most"),
+        ("--max-requests-per-model", core.max_requests_per_model, "the same for one model"),
+        ("--max-tokens", core.max_tokens, "prompt and permitted new tokens in flight at most"),
+        ("--max-tokens-per-model", core.max_tokens_per_model, "the same for one model"),
+        (
+            "--reader-backlog-tokens",
+            core.reader_backlog_tokens,
+            "unread tokens at which a request pauses",
+        ),
+        (
+            "--recovery-timeout-ms",
+            core.recovery_timeout_ns // _MS,
+            "how long a request waits for a replica after a loss",
+        ),
+        ("--tpot-slo-ms", core.tpot_slo_ns // _MS, "target time per output token"),
+        ("--max-quota-ms", core.max_quota_ns // _MS, "longest turn while another model waits"),
+    ]
 
 
 def _config(options: argparse.Namespace) -> DaemonConfig:
@@ -152,10 +122,6 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not at least 1")
     return value
-
-
-def _names(policies: type[PlacementPolicy] | type[RoutingPolicy]) -> list[str]:
-    return [_name(policy) for policy in policies]
 
 
 def _name(policy: PlacementPolicy | RoutingPolicy) -> str:

@@ -16,7 +16,8 @@ from aegaeon.errors import AegaeonError, EngineError
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.values import FinishReason
-from tests.scheduler.fake_cluster import MS, FakeClusterDriver, replay, request, token_at
+from tests.scheduler.fake_cluster import FakeClusterDriver, replay, request
+from tests.scheduler.fake_worker import MS, token_at
 
 MODELS = ("a", "b", "c")
 NODES = ("n0", "n1")

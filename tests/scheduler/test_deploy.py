@@ -13,7 +13,8 @@ from aegaeon.v1 import cluster_pb2, model_pb2
 from aegaeon_scheduler.service.broadcast import MAX_BEHIND, Subscription
 from tests.scheduler.conftest import Harness, Start, until
 from tests.scheduler.requests import generate_request
-from tests.scheduler.stub_worker import StubSettings, answer
+from tests.scheduler.stub_model import answer
+from tests.scheduler.stub_worker import StubSettings
 from tests.scheduler.test_generate import collect, refusal
 
 

@@ -13,7 +13,8 @@ from aegaeon.rpc.status import from_rpc_error
 from aegaeon.v1 import inference_pb2, inference_pb2_grpc, model_pb2
 from tests.scheduler.conftest import Harness, Start, until
 from tests.scheduler.requests import generate_request
-from tests.scheduler.stub_worker import StubSettings, answer
+from tests.scheduler.stub_model import answer
+from tests.scheduler.stub_worker import StubSettings
 
 
 async def collect(

@@ -9,7 +9,8 @@ from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.replica import IllegalTransitionError, Replica, ReplicaState
 from aegaeon_scheduler.core.values import NodeExpectation, PlacementPolicy, RoutingPolicy
-from tests.scheduler.fake_cluster import PACKED, FakeClusterDriver, facts, request
+from tests.scheduler.fake_cluster import FakeClusterDriver, request
+from tests.scheduler.fake_worker import PACKED, facts
 
 
 def nodes_of(world: FakeClusterDriver, model: str) -> list[str]:
@@ -186,3 +187,16 @@ def test_a_replica_cannot_leave_its_lifecycle() -> None:
             else:
                 with pytest.raises(IllegalTransitionError):
                     replica.move(after)
+
+
+def test_sequences_of_a_replaced_worker_go_to_a_living_engine() -> None:
+    world = FakeClusterDriver()
+    world.add_worker("n0", 0)
+    world.add_worker("n0", 1)
+    world.settle()
+    deploy(world, "x")
+    sequences = [world.submit(request("x", count=50)) for _ in range(20)]
+    world.add_worker("n0", 0)
+    assert {sequence.engine_id for sequence in sequences} == {"n0/1"}
+    world.settle()
+    assert all(len(sequence.generated) == 50 for sequence in sequences)

@@ -13,7 +13,7 @@ from aegaeon.rpc.status import from_rpc_error
 from aegaeon.v1 import errors_pb2, inference_pb2
 from tests.scheduler.conftest import Harness, Start, until
 from tests.scheduler.requests import generate_request, submit
-from tests.scheduler.stub_worker import answer
+from tests.scheduler.stub_model import answer
 
 
 class Client:

@@ -7,14 +7,8 @@ import pytest
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.quota import round_quotas
 from aegaeon_scheduler.core.values import TurnEnd
-from tests.scheduler.fake_cluster import (
-    MS,
-    STEP_NS,
-    SWITCH_NS,
-    FakeClusterDriver,
-    FakeWorker,
-    request,
-)
+from tests.scheduler.fake_cluster import FakeClusterDriver, request
+from tests.scheduler.fake_worker import MS, STEP_NS, SWITCH_NS, FakeWorker
 
 MANY = 1_900
 

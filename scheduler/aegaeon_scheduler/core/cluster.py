@@ -16,7 +16,6 @@ from aegaeon_scheduler.core.values import GenerationRequest, ModelSpec
 #: Events after which another set of engines can run a model.
 _CHANGES_ROUTES = (
     events.WorkerReady,
-    events.WorkerLost,
     events.ModelLoaded,
     events.ModelFailed,
     events.ModelUnloaded,
@@ -67,6 +66,10 @@ class Cluster:
                 found.append(
                     f"{node.node_id}, its replicas and its engines count {counts} requests"
                 )
+        for sequence in self.state.sequences.values():
+            engine = self.state.engine_of(sequence)
+            if engine is not None and engine.sequences.get(sequence.handle) is not sequence:
+                found.append(f"request {sequence.sequence_id} is not on {engine.engine_id}")
         tokens = sum(s.reserved_tokens for s in self.state.sequences.values())
         if tokens != self.state.reserved_tokens:
             found.append(f"{self.state.reserved_tokens} tokens reserved, {tokens} in requests")
@@ -83,7 +86,6 @@ class Cluster:
                 requests.ring(state, now_ns)
             case events.WorkerRegistered():
                 workers.on_registered(state, event, now_ns)
-                state.routes.clear()
             case events.DeployRequested() | events.UndeployRequested():
                 self._enqueue(event)
             case events.ModelInspected():

@@ -60,6 +60,7 @@ def lose(state: State, engine: Engine, reason: str, now_ns: int) -> None:
     del state.engines[engine.epoch]
     del node.engines[engine.identity.worker_index]
     state.stale.pop(engine.epoch, None)
+    state.routes.clear()
     state.out.add(FenceWorker(engine.epoch, reason))
     _publish(state, engine, WorkerChange.LOST, reason)
     for replica in list(node.replicas.values()):
