@@ -20,10 +20,11 @@ _LOG_TAIL_LINES = 15
 
 
 class Child:
-    """A started daemon. ``command`` gets ``--lifeline-fd`` and ``--ready-fd`` appended.
+    """A started daemon. ``command`` gets the flags of lifeline and ready descriptor appended.
 
     The child writes one JSON line ``{"address": ...}`` to its ready descriptor when it serves, and
-    stops when its lifeline ends, see `aegaeon.rpc.lifeline`. Its output goes to ``log``.
+    stops when its lifeline ends, see `aegaeon.rpc.lifeline`. Its output goes to ``log``, whose
+    folder it removes when this process ends without doing so.
     """
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
@@ -32,7 +33,8 @@ class Child:
         lifeline_read, self._lifeline = os.pipe()
         self._ready, ready_write = os.pipe()
         self._received = b""
-        flags = ["--lifeline-fd", str(lifeline_read), "--ready-fd", str(ready_write)]
+        flags = ["--lifeline-fd", str(lifeline_read), "--lifeline-folder", str(log.parent)]
+        flags += ["--ready-fd", str(ready_write)]
         try:
             with log.open("ab") as output:
                 # Own process group: a terminal's Ctrl-C is the client's to handle, which cancels

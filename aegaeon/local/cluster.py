@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from aegaeon.errors import ConfigError, RequestTimeoutError, UnavailableError
+from aegaeon.instance import instance_folder
 from aegaeon.local.child import STOP_GRACE_S, Child
 from aegaeon.local.memory_plan import MemoryPlan, plan_memory
 from aegaeon.local.run_directory import RunDirectory
@@ -31,12 +34,15 @@ class LocalCluster:
         self.plans = plan_memory(nodes, machine)
         threads = max(1, machine.cpus // sum(node.num_engines for node in nodes))
         self._directory = RunDirectory()
+        # Private to this client and node: several may run side by side on one machine.
+        names = [f"{self._directory.name}-{position}" for position in range(len(nodes))]
+        self._shared = [instance_folder(Path(machine.shm_dir), name) for name in names]
         self._children: list[Child] = []
         try:
             self.address = self._start_scheduler(deadline)
             workers = [
-                self._start_worker(node, plan, f"{self._directory.name}-{position}", index, threads)
-                for position, (node, plan) in enumerate(zip(nodes, self.plans, strict=True))
+                self._start_worker(node, plan, name, index, threads)
+                for node, plan, name in zip(nodes, self.plans, names, strict=True)
                 for index in range(node.num_engines)
             ]
             for worker in workers:
@@ -78,6 +84,8 @@ class LocalCluster:
             for child in group:
                 child.stop(deadline)
         self._children = []
+        for folder in self._shared:  # a killed worker could not do it
+            shutil.rmtree(folder, ignore_errors=True)
         self._directory.remove()
 
     def _start_scheduler(self, deadline: float) -> str:
@@ -94,7 +102,6 @@ class LocalCluster:
             "--listen": f"unix:{self._directory.path}/w{position}",
             "--node-id": node.node_id,
             "--worker-index": index,
-            # Private to this client and node: several may run side by side on one machine.
             "--instance": instance,
             "--shm-dir": node.shm_dir,
             "--cpu-num-slabs": plan.cpu_num_slabs,

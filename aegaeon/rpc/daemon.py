@@ -9,10 +9,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import NoReturn
 
 from aegaeon.errors import AegaeonError
-from aegaeon.rpc.lifeline import watch_lifeline
+from aegaeon.rpc.lifeline import Lifeline
 from aegaeon.rpc.notify import notify
 
 
@@ -39,19 +40,23 @@ def announce_ready(address: str, ready_fd: int | None) -> None:
 
 
 def run_daemon(
-    main: Callable[[], Coroutine[None, None, None]], *, name: str, lifeline_fd: int | None
+    main: Callable[[], Coroutine[None, None, None]],
+    *,
+    name: str,
+    lifeline_fd: int | None,
+    lifeline_folder: Path | None = None,
 ) -> int:
     """Run ``main`` on uvloop to its end; returns the process's exit status.
 
     Errors of the project's own family are one line on stderr and status 1: they say what to do.
+    With ``lifeline_fd`` it ends with its parent, and then removes the parent's ``lifeline_folder``.
     """
     logging.basicConfig(
         level=os.environ.get("AEGAEON_LOG_LEVEL", "INFO").upper(),
         format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    if lifeline_fd is not None:
-        watch_lifeline(lifeline_fd)
+    lifeline = None if lifeline_fd is None else Lifeline(lifeline_fd, lifeline_folder)
     try:
         import uvloop
 
@@ -59,6 +64,9 @@ def run_daemon(
     except AegaeonError as error:
         logging.getLogger(name).critical("%s", error)
         return 1
+    finally:
+        if lifeline is not None:
+            lifeline.clean_up()
     return 0
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -209,6 +210,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--listen", required=True)
     parser.add_argument("--lifeline-fd", type=int)
+    parser.add_argument("--lifeline-folder", type=Path)
     parser.add_argument("--ready-fd", type=int)
     options, others = parser.parse_known_args()
     if os.environ.get("STUB_FAILS") and "--node-id" in others:
@@ -223,7 +225,12 @@ def main() -> int:
         await stop.wait()
         await server.stop(grace=0)
 
-    return run_daemon(serve, name="stub", lifeline_fd=options.lifeline_fd)
+    return run_daemon(
+        serve,
+        name="stub",
+        lifeline_fd=options.lifeline_fd,
+        lifeline_folder=options.lifeline_folder,
+    )
 
 
 if __name__ == "__main__":

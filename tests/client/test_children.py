@@ -144,14 +144,25 @@ def test_ctrl_c_ends_everything(
     assert_nothing_left(run_root, timeout_s=0)
 
 
-def test_daemons_follow_a_killed_client_and_the_next_start_cleans_up(
+def test_daemons_follow_a_killed_client_and_clean_up(
+    run_root: Path, client: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    process = client("serve")
+    first_line(process, "directory")
+    assert len(daemons_of(run_root)) == 2
+    process.send_signal(signal.SIGKILL)
+    assert_nothing_left(run_root)
+
+
+def test_the_next_start_removes_what_killed_processes_left(
     run_root: Path,
     client: Callable[[str], subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process = client("serve")
     first_line(process, "directory")
-    assert len(daemons_of(run_root)) == 2
+    for daemon in daemons_of(run_root):
+        daemon.kill()
     process.send_signal(signal.SIGKILL)
     assert_nothing_left(run_root, folders=False)
     [abandoned] = run_root.iterdir()

@@ -17,7 +17,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one worker until it is told to stop; ends the process with its exit status."""
     options = _parser().parse_args(arguments)
     name = f"aegaeon-worker {options.node_id}/{options.worker_index}"
-    leave(run_daemon(lambda: _serve(options), name=name, lifeline_fd=options.lifeline_fd))
+    status = run_daemon(
+        lambda: _serve(options),
+        name=name,
+        lifeline_fd=options.lifeline_fd,
+        lifeline_folder=options.lifeline_folder,
+    )
+    leave(status)
 
 
 async def _serve(options: argparse.Namespace) -> None:
@@ -64,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--keep-weights", action="store_true", help="leave the weight cache for the next start")
     add("--insecure-bind", action="store_true", help="allow TCP beyond loopback without TLS")
     add("--lifeline-fd", type=int, help=argparse.SUPPRESS)
+    add("--lifeline-folder", type=Path, help=argparse.SUPPRESS)
     add("--ready-fd", type=int, help=argparse.SUPPRESS)
     return parser
 

@@ -46,5 +46,7 @@ class WorkerConfig:
     """Allow a TCP address beyond loopback without TLS."""
     lifeline_fd: int | None = None
     """Stop when this pipe closes, see `aegaeon.rpc.lifeline`."""
+    lifeline_folder: Path | None = None
+    """Remove this folder when that was the reason to stop."""
     ready_fd: int | None = None
     """Write one JSON line with the bound address here when serving, then close it."""

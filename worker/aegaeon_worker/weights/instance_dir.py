@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aegaeon.errors import ConfigError
+from aegaeon.instance import INSTANCE_PREFIX, instance_folder
 from aegaeon_worker.weights.errors import InstanceInUse
 from aegaeon_worker.weights.file_lock import file_lock, try_lock
 
-_PREFIX = "aegaeon-"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -58,7 +58,7 @@ class InstanceDir:
             raise ConfigError(f"shared-memory directory {root} does not exist")
         reclaim_dead(root, token)
         with file_lock(_guard(root, name)):
-            path = root / f"{_PREFIX}{name}"
+            path = instance_folder(root, name)
             path.mkdir(mode=0o700, exist_ok=True)
             _require_ownership(path)
             fd = os.open(path / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -77,7 +77,7 @@ class InstanceDir:
         if self._closed:
             return
         self._closed = True
-        with file_lock(_guard(self.path.parent, self.path.name.removeprefix(_PREFIX))):
+        with file_lock(_guard(self.path.parent, self.path.name.removeprefix(INSTANCE_PREFIX))):
             if try_lock(self._lock_fd):
                 _clear(self.path, keep_weights=keep_weights)
             os.close(self._lock_fd)
@@ -90,10 +90,10 @@ def reclaim_dead(root: Path, token: str) -> list[Path]:
     come back after a crash, the weights stay for the next start.
     """
     reclaimed = []
-    for path in sorted(root.glob(f"{_PREFIX}*")):
+    for path in sorted(root.glob(f"{INSTANCE_PREFIX}*")):
         if path.is_symlink() or not path.is_dir() or path.stat().st_uid != os.geteuid():
             continue
-        with file_lock(_guard(root, path.name.removeprefix(_PREFIX))):
+        with file_lock(_guard(root, path.name.removeprefix(INSTANCE_PREFIX))):
             if _reclaim(path, token):
                 reclaimed.append(path)
     return reclaimed
@@ -165,4 +165,4 @@ def _require_ownership(path: Path) -> None:
 
 
 def _guard(root: Path, name: str) -> Path:
-    return root / f".{_PREFIX}{name}.lock"
+    return root / f".{INSTANCE_PREFIX}{name}.lock"
