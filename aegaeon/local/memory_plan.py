@@ -59,7 +59,9 @@ def _plan(node: NodeConfig, share: int, machine: Machine) -> MemoryPlan:
     )
     host = min(machine.memory_available, machine.shm_free)
     _check(node, "cpu_num_slabs * cpu_slab_size_bytes", slabs * slab_bytes, host, machine)
-    _check(node, "model_cache_size", plan.cache_bytes, host, machine)
+    # An upper bound: what is more than there is room for just now is cut, see `_cut_cache`.
+    whole = min(machine.memory_total, machine.shm_total)
+    _check(node, "model_cache_size", plan.cache_bytes, whole, machine)
     pools = plan.device_bytes * node.num_engines
     _check(node, "device_memory_bytes of all engines", pools, machine.memory_available, machine)
     return plan
@@ -78,10 +80,10 @@ def _slabs(node: NodeConfig, target: int) -> tuple[int, int]:
 def _check(node: NodeConfig, field: str, asked: int, available: int, machine: Machine) -> None:
     if asked > available:
         raise ResourceExhaustedError(
-            f"NodeConfig {node.node_id!r}: {field} asks for {_gib(asked)}, but this machine has "
-            f"{_gib(machine.memory_available)} of memory available and "
-            f"{_gib(machine.shm_free)} free in {machine.shm_dir}; ask for less, or leave the field "
-            "out to have it sized",
+            f"NodeConfig {node.node_id!r}: {field} asks for {_gib(asked)}, more than "
+            f"{_gib(available)}: this machine has {_gib(machine.memory_available)} of memory "
+            f"available and {_gib(machine.shm_free)} free in {machine.shm_dir}; ask for less, or "
+            "leave the field out to have it sized",
             reason=ErrorReason.INSUFFICIENT_MEMORY,
             metadata={"field": field, "needed_bytes": asked, "available_bytes": available},
         )

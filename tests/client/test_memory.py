@@ -42,7 +42,13 @@ def node(name: str = "node_0", **fields: Any) -> NodeConfig:
 def test_defaults_always_fit_the_machine(
     available: int, shm: int, nodes: int, engines: int
 ) -> None:
-    machine = replace(MACHINE, memory_available=available, shm_free=shm)
+    machine = replace(
+        MACHINE,
+        memory_total=available,
+        memory_available=available,
+        shm_total=shm,
+        shm_free=shm,
+    )
     plans = plan_memory([node(f"n{i}", num_engines=engines) for i in range(nodes)], machine)
     host = sum(p.cpu_num_slabs * p.cpu_slab_bytes + p.cache_bytes for p in plans)
     device = sum(plan.device_bytes * engines for plan in plans)
@@ -84,6 +90,12 @@ def test_a_budget_above_the_machine_is_refused_with_both_numbers(
     assert asked in text
     assert "22.0 GiB" in text
     assert caught.value.reason is ErrorReason.INSUFFICIENT_MEMORY
+
+
+def test_a_cache_that_the_machine_could_hold_is_cut_on_a_busy_day() -> None:
+    busy = replace(MACHINE, memory_available=16 * GIB)
+    [plan] = plan_memory([node(model_cache_size=20 * GIB)], busy)
+    assert GIB < plan.cache_bytes < 16 * GIB
 
 
 def test_small_shared_memory_is_named_with_its_size() -> None:
