@@ -43,7 +43,7 @@ class GenericModel:
         device = next(iter(tensors.values())).device
         move_computed_buffers(self._module, device)
         if device.type == "cpu" and self.kv_shape.dtype == torch.float32:
-            use_cpu_linear(self._module)
+            use_cpu_linear(self._module, self._facts.shared_inputs)
 
     @torch.inference_mode()
     def forward(self, step: StepInput) -> torch.Tensor:

@@ -38,7 +38,7 @@ class TransformersLoader:
         facts = probe_attention(path, module)
         length = context_length(path, config, max_model_len)
         sources = WeightSources.resolve(module, Checkpoint.scan(path))
-        layout = place_parameters(path, module, dtype, sources.ties)
+        layout = place_parameters(path, module, dtype, sources.ties, facts.shared_inputs)
         model = GenericModel(module, layout, sources.ties, facts, dtype=dtype, max_model_len=length)
         fingerprint = _fingerprint(path, sources.checkpoint, layout)
         return model, CheckpointReader(fingerprint, sources.fill)

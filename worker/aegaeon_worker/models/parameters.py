@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -15,16 +15,23 @@ from aegaeon_worker.weights.layout import TensorSpec, WeightLayout
 
 
 def place_parameters(
-    path: Path, module: PreTrainedModel, dtype: torch.dtype, ties: Mapping[str, str]
+    path: Path,
+    module: PreTrainedModel,
+    dtype: torch.dtype,
+    ties: Mapping[str, str],
+    neighbours: Iterable[Sequence[str]],
 ) -> WeightLayout:
-    """Lay out embeddings, each decoder layer, and the rest; a tied tensor has its source's slot."""
+    """Lay out embeddings, each decoder layer, and the rest; a tied tensor has its source's slot.
+
+    ``neighbours`` are the layers whose weights are placed one after another.
+    """
     layers_name, num_layers = _decoder_layers(path, module)
     groups: dict[str, list[TensorSpec]] = {"embeddings": []}
     groups |= {f"layer.{index}": [] for index in range(num_layers)}
     groups["head"] = []
     keep = _float32_names(module, dtype)
     group = "embeddings"
-    for name, tensor in module.state_dict().items():
+    for name, tensor in _ordered(module.state_dict(), neighbours):
         if name.startswith(f"{layers_name}."):
             group = "layer." + name.removeprefix(f"{layers_name}.").split(".", 1)[0]
         elif group != "embeddings":
@@ -33,6 +40,19 @@ def place_parameters(
             kind = torch.float32 if name in keep else tensor.dtype
             groups[group].append(TensorSpec(name, kind, tuple(tensor.shape)))
     return WeightLayout.place(groups.items())
+
+
+def _ordered(
+    tensors: Mapping[str, torch.Tensor], neighbours: Iterable[Sequence[str]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """``tensors`` in their order, but for neighbours, which follow their first."""
+    following = {f"{group[0]}.weight": group[1:] for group in neighbours}
+    moved = {f"{name}.weight" for group in following.values() for name in group}
+    for name, tensor in tensors.items():
+        if name not in moved:
+            yield name, tensor
+            for other in following.get(name, ()):
+                yield f"{other}.weight", tensors[f"{other}.weight"]
 
 
 def bind_parameters(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -39,6 +41,8 @@ class AttentionFacts:
     """Per layer, how many tokens it sees, the newest included; None for all."""
     masked: bool
     """Whether a layer caps its scores or has sinks, so that no causal kernel is used."""
+    shared_inputs: tuple[tuple[str, ...], ...]
+    """Names of linear layers given the same tensor one after another, such as q, k and v."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class _RecordingPass:
 
 def probe_attention(path: Path, module: PreTrainedModel) -> AttentionFacts:
     """Run ``module`` without storage; raise ``ModelUnsupportedError`` if it cannot be paged."""
-    calls = _record(path, module)
+    calls, shared_inputs = _record(path, module)
     config = module.config.get_text_config()
     layers = [layer for layer, _ in calls]
     if layers != list(range(config.num_hidden_layers)):
@@ -110,11 +114,19 @@ def probe_attention(path: Path, module: PreTrainedModel) -> AttentionFacts:
         raise ModelUnsupportedError(path, "KV heads differ in number or size between layers")
     windows = _windows(path, config, [call.window for _, call in calls])
     masked = any(call.masked for _, call in calls)
-    return AttentionFacts(first.num_kv_heads, first.head_dim, windows, masked)
+    return AttentionFacts(first.num_kv_heads, first.head_dim, windows, masked, shared_inputs)
 
 
-def _record(path: Path, module: PreTrainedModel) -> list[tuple[object, _LayerCall]]:
+def _record(
+    path: Path, module: PreTrainedModel
+) -> tuple[list[tuple[object, _LayerCall]], tuple[tuple[str, ...], ...]]:
     recording = _RecordingPass()
+    inputs: list[tuple[str, torch.Tensor]] = []
+    hooks = [
+        child.register_forward_pre_hook(_input_recorder(name, inputs))
+        for name, child in module.named_modules()
+        if type(child) is nn.Linear
+    ]
     tokens = torch.zeros(1, _PROBE_TOKENS, dtype=torch.int64, device="meta")
     buffers = {name: buffer.to("meta") for name, buffer in module.named_buffers()}
     arguments = {
@@ -136,12 +148,32 @@ def _record(path: Path, module: PreTrainedModel) -> list[tuple[object, _LayerCal
         raise ModelUnsupportedError(
             path, f"{type(module).__name__} does not run with paged attention: {error!r}"
         ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
     rows = output.logits.shape[1]
     if rows != 1:
         raise ModelUnsupportedError(
             path, f"{type(module).__name__} ignores logits_to_keep: {rows} rows of logits, not 1"
         )
-    return recording.calls
+    return recording.calls, _shared_inputs(inputs)
+
+
+def _input_recorder(
+    name: str, inputs: list[tuple[str, torch.Tensor]]
+) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
+    def record(_: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
+        inputs.append((name, arguments[0]))
+
+    return record
+
+
+def _shared_inputs(inputs: list[tuple[str, torch.Tensor]]) -> tuple[tuple[str, ...], ...]:
+    groups = [[name for name, _ in group] for _, group in groupby(inputs, lambda call: id(call[1]))]
+    called = Counter(name for name, _ in inputs)
+    return tuple(
+        tuple(group) for group in groups if len(group) > 1 and all(called[n] == 1 for n in group)
+    )
 
 
 def _check_call(path: Path, layer: str, call: _LayerCall) -> None:
