@@ -19,14 +19,19 @@ from aegaeon.utils import get_tokenizer
 from aegaeon.v1.cluster_pb2 import RuntimeSnapshot
 
 MIB = 1024**2
-# 538 MB of float32 weights and 269 MB of bfloat16 ones: either fits with its KV, both do not.
-DEVICE_POOL_BYTES = 704 * MIB
+# 538 MB of weights each: one model fits with its KV, two do not.
+DEVICE_POOL_BYTES = 640 * MIB
 MAX_NEW_TOKENS = 64
 STARTED = time.monotonic()
 
-QUESTIONS = {
-    "smollm2-float32": "What is the capital of France, and what is it known for?",
-    "smollm2-bfloat16": "Give three short tips for learning a new language.",
+# The only real model that comes from a package index, served as two models of different manners:
+# to the scheduler and the worker they have nothing in common.
+MANNERS = {
+    "guide": (
+        "You are a travel guide.",
+        "What is the capital of France, and what is it known for?",
+    ),
+    "tutor": ("You teach languages.", "Give three short tips for learning a new language."),
 }
 
 
@@ -48,7 +53,7 @@ class Answer:
 
     def finish(self) -> None:
         self._print(self._text())
-        tell(f"{self.model:18}[{len(self.token_ids)} tokens]")
+        tell(f"{self.model:8}[{len(self.token_ids)} tokens]")
 
     def _text(self) -> str:
         decoded = self.tokenizer.decode(self.token_ids, skip_special_tokens=True)
@@ -56,7 +61,7 @@ class Answer:
 
     def _print(self, text: str) -> None:
         if new := " ".join(text[self.printed :].split()):
-            tell(f"{self.model:18}{new}")
+            tell(f"{self.model:8}{new}")
         self.printed = len(text)
 
 
@@ -64,10 +69,12 @@ def tell(text: str) -> None:
     print(f"{time.monotonic() - STARTED:6.1f} s  {text}", flush=True)
 
 
-async def answer(service: LLMService, spec: ModelSpec, question: str) -> None:
+async def answer(service: LLMService, spec: ModelSpec, manner: str, question: str) -> None:
     tokenizer = get_tokenizer(spec.path())
     prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
+        [{"role": "system", "content": manner}, {"role": "user", "content": question}],
+        add_generation_prompt=True,
+        return_dict=False,
     )
     request = Request(
         model=spec,
@@ -97,7 +104,7 @@ async def watch_switches(service: LLMService) -> None:
 async def serve_both(service: LLMService, specs: list[ModelSpec]) -> None:
     watcher = asyncio.create_task(watch_switches(service))
     try:
-        await asyncio.gather(*(answer(service, spec, QUESTIONS[spec.name]) for spec in specs))
+        await asyncio.gather(*(answer(service, spec, *MANNERS[spec.name]) for spec in specs))
     finally:
         watcher.cancel()
         await asyncio.gather(watcher, return_exceptions=True)
@@ -115,10 +122,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     path = str(fetch_demo_model())
     get_tokenizer(path)  # loaded before the event loop runs, which it would hold up
-    specs = [
-        ModelSpec("smollm2-float32", path, dtype="float32"),
-        ModelSpec("smollm2-bfloat16", path, dtype="bfloat16", max_model_len=2048),
-    ]
+    specs = [ModelSpec(name, path) for name in MANNERS]
     node = NodeConfig(
         node_id="node_0",
         num_prefill_engines=0,
@@ -130,7 +134,7 @@ def main() -> None:
     with LLMService([node]) as service:
         tell(f"scheduler at {service.address}, both models ready")
         for spec in specs:
-            tell(f"{spec.name:18}is asked: {QUESTIONS[spec.name]}")
+            tell(f"{spec.name:8}is asked: {MANNERS[spec.name][1]}")
         asyncio.run(serve_both(service, specs))
         report(service.runtime())
     tell("stopped: scheduler and worker have ended")
