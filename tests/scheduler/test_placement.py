@@ -200,3 +200,18 @@ def test_sequences_of_a_replaced_worker_go_to_a_living_engine() -> None:
     assert {sequence.engine_id for sequence in sequences} == {"n0/1"}
     world.settle()
     assert all(len(sequence.generated) == 50 for sequence in sequences)
+
+
+def test_a_drain_goes_on_when_the_engine_that_it_waited_for_is_lost() -> None:
+    world = FakeClusterDriver()
+    workers = [world.add_worker("n0", index) for index in range(2)]
+    world.settle()
+    deploy(world, "x")
+    sequence = world.submit(request("x", count=50))
+    world.apply(events.CancelRequested(sequence.sequence_id))
+    operation = world.undeploy("x")
+    assert operation not in world.results  # the worker has not confirmed the end yet
+    world.lose(next(w for w in workers if w.inbox))
+    world.settle()
+    assert operation in world.results
+    assert nodes_of(world, "x") == []

@@ -137,7 +137,9 @@ class Deployment:
             return False
         if leaving:
             del self._evicting[node_id], node.reserved[self.spec.name]
-            lifecycle.begin_load(state, node, self.spec.name, now_ns)
+            # A worker that came back may load it already: its loss had failed the replica.
+            if _state(node, self.spec.name) not in _SERVING:
+                lifecycle.begin_load(state, node, self.spec.name, now_ns)
         replica = node.replicas.get(self.spec.name)
         if replica is None:
             self._failed[node_id] = _no_worker((node_id,))

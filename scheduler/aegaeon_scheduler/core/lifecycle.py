@@ -60,6 +60,8 @@ def settle(state: State, node: Node, replica: Replica, now_ns: int) -> None:
 
     One engine packs the model first; once it has, the others find it in the host cache.
     """
+    if replica.state not in (ReplicaState.LOADING, ReplicaState.READY):
+        return
     model, engines = replica.model, node.ready_engines()
     if any(node.engines_with(model)):
         if replica.state is ReplicaState.LOADING:
@@ -100,15 +102,13 @@ def advance(state: State, model: str, now_ns: int) -> None:
 
 def engine_lost(state: State, node: Node, replica: Replica, now_ns: int) -> None:
     """An engine of the node is gone; its sequences have left it already."""
-    if any(node.engines_with(replica.model)):
-        return
     if replica.state is ReplicaState.LOADING:
         settle(state, node, replica, now_ns)
-    elif replica.state is ReplicaState.READY:
+    elif replica.state is ReplicaState.DRAINING:  # it may have waited for just this engine
+        drain(state, node, replica, now_ns)
+    elif replica.state is ReplicaState.READY and not any(node.engines_with(replica.model)):
         fail(state, node, replica, _lost(node), now_ns)
         replica.reload = True
-    elif replica.state is ReplicaState.DRAINING:
-        drain(state, node, replica, now_ns)
 
 
 def fail(state: State, node: Node, replica: Replica, error: AegaeonError, now_ns: int) -> None:
@@ -124,7 +124,7 @@ def found_loaded(
     model = state.models[spec.name]
     replica = node.replicas.get(spec.name)
     engine.loaded.add(spec.name)
-    if replica is None:
+    if replica is None or replica.state is ReplicaState.FAILED:
         ask_to_unload(state, engine, spec.name)
         return
     if _differs(state, spec.name, facts):
