@@ -66,17 +66,18 @@ def main() -> None:
     add("--out", type=Path, default=Path(__file__).parent / "results", help="folder of the report")
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
-    report = _report(measure(fetch_demo_model(), options), options)
+    machine = describe_machine()
+    report = _report(measure(fetch_demo_model(), options), machine, options)
     report.write(options.out, "cpu-stack")
     print(report.markdown())
 
 
-def _report(times: StackTimes, options: argparse.Namespace) -> Report:
+def _report(times: StackTimes, machine: dict[str, str], options: argparse.Namespace) -> Report:
     return Report(
         title="The whole stack on CPUs",
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         command=describe_command("benchmarks.cpu_stack"),
-        machine=describe_machine(),
+        machine=machine,
         versions=describe_versions(),
         settings={
             "model": "SmolLM2-135M-Instruct in float32",

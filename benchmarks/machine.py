@@ -15,12 +15,13 @@ _PACKAGES = ("aegaeon-grpc", "torch", "transformers", "tokenizers", "grpcio", "p
 
 
 def describe_machine() -> dict[str, str]:
-    """Processor, memory and system; no name of the machine."""
+    """Processor, memory, system, and how busy it is right now; no name of the machine."""
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.machine()}",
+        "busy before": f"{psutil.cpu_percent(interval=2.0):.0f} %",
     }
 
 
