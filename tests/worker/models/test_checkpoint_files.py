@@ -163,6 +163,13 @@ def test_damaged_file_is_named(untied: Path, damage: Callable[[bytes], bytes], r
         open_model(untied)
 
 
+def test_folder_in_place_of_a_file_is_named(untied: Path) -> None:
+    (untied / SINGLE_FILE).unlink()
+    (untied / SINGLE_FILE).mkdir()
+    with pytest.raises(ModelLoadError, match=f"{SINGLE_FILE}: cannot be read"):
+        open_model(untied)
+
+
 def test_missing_shard_is_named(untied: Path) -> None:
     _, second = shard(untied)
     second.unlink()

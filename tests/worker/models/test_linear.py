@@ -64,7 +64,7 @@ def test_weights_that_are_apart_are_not_shared() -> None:
     assert all(isinstance(layer, CpuLinear) and layer.shared is None for layer in layers.values())
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["olmo2", "gemma2"])
 def test_query_key_value_and_gate_up_share_products(tmp_path: Path, family: str) -> None:
     make_checkpoint(family, tmp_path)
     model, reader = TransformersLoader().open(

@@ -15,7 +15,7 @@ from tests.worker.models.tiny import make_checkpoint
 PROMPT = list(range(20, 60))
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3_moe", "gpt_oss", "phi3"])
+@pytest.mark.parametrize("family", ["olmo2", "gpt2", "qwen3_moe", "gpt_oss", "gemma2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_filled_tensors_equal_those_of_transformers(
     tmp_path: Path, family: str, dtype: torch.dtype

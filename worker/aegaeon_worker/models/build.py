@@ -31,8 +31,11 @@ def read_config(path: Path, *, trust_remote_code: bool) -> PreTrainedConfig:
         raise ModelLoadError(
             file, "the model brings its own code (auto_map); set trust_remote_code to run it"
         )
-    if raw.get("quantization_config") is not None:
-        method = raw["quantization_config"].get("quant_method", "unknown")
+    quantization = raw.get("quantization_config")
+    if quantization is not None:
+        method = (
+            quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        )
         raise ModelUnsupportedError(file, f"quantized checkpoints ({method}) are not supported")
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -146,14 +147,17 @@ def _read_index(index: Path) -> dict[str, str]:
 
 def _read_header(file: Path) -> tuple[dict[str, Any], bytes]:
     """The parsed header, and what identifies the file's contents without reading them."""
-    stat = file.stat()
+    try:
+        with file.open("rb") as stream:
+            stat = os.fstat(stream.fileno())
+            length = int.from_bytes(stream.read(8), "little")
+            raw = stream.read(min(length, _MAX_HEADER_NBYTES))
+    except OSError as error:
+        raise ModelLoadError(file, f"cannot be read: {error}") from error
     if stat.st_size == 0:
         raise ModelLoadError(file, "the file is empty (0 bytes)")
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if stat.st_size < 8 or length > min(_MAX_HEADER_NBYTES, stat.st_size - 8):
-            raise ModelLoadError(file, "not a safetensors file, or cut off within its header")
-        raw = stream.read(length)
+    if stat.st_size < 8 or len(raw) < length:
+        raise ModelLoadError(file, "not a safetensors file, or cut off within its header")
     try:
         header = json.loads(raw)
     except ValueError as error:
@@ -170,8 +174,8 @@ def _check_size(file: Path, header: dict[str, Any], data_nbytes: int) -> None:
     if not header:
         raise ModelLoadError(file, "the file holds no tensors")
     try:
-        needed = max(entry["data_offsets"][1] for entry in header.values())
-    except (TypeError, KeyError, IndexError) as error:
+        needed = max(int(entry["data_offsets"][1]) for entry in header.values())
+    except (TypeError, KeyError, IndexError, ValueError) as error:
         raise ModelLoadError(file, f"malformed safetensors header: {error!r}") from error
     if needed != data_nbytes:
         problem = "truncated" if needed > data_nbytes else "too long"
