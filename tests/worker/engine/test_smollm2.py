@@ -1,4 +1,4 @@
-"""The real small model: every token equal to `transformers.generate`, whatever happens around it."""
+"""The real small model: every token equal to `transformers.generate`, whatever goes on beside."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MIB = 1 << 20
 NEW_TOKENS = 32
 #: Around block edges, chunk edges, and far into the context.
 LENGTHS = (
-    (1, 2, 3, 5, 8, 13, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 200)
-    + (257, 600, 1100, 1500)
-)  # fmt: skip
+    *(1, 2, 3, 5, 8, 13, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 200),
+    *(257, 600, 1100, 1500),
+)
 #: Prompts up to this length are generated as one padded batch by the reference.
 BATCHED = 200
 #: More KV than this many swapped blocks of 737,280 bytes does not fit the pool beside the weights.
