@@ -90,7 +90,7 @@ async def start() -> AsyncIterator[Start]:
     """Starts schedulers with the given core settings."""
     started: list[Harness] = []
 
-    async def run(lease_ttl_ns: int = 900_000_000, **core: int) -> Harness:
+    async def run(lease_ttl_ns: int = 10_000_000_000, **core: int) -> Harness:
         config = DaemonConfig(
             listen="127.0.0.1:0",
             lease_ttl_ns=lease_ttl_ns,
