@@ -35,7 +35,8 @@ class LocalCluster:
         threads = max(1, machine.cpus // sum(node.num_engines for node in nodes))
         self._directory = RunDirectory()
         # Private to this client and node: several may run side by side on one machine.
-        names = [f"{self._directory.name}-{position}" for position in range(len(nodes))]
+        # The folder's random name may begin with an underscore, an instance's may not.
+        names = [f"local-{self._directory.name}-{position}" for position in range(len(nodes))]
         self._shared = [instance_folder(Path(machine.shm_dir), name) for name in names]
         self._children: list[Child] = []
         try:

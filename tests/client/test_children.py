@@ -101,6 +101,7 @@ def test_nodes_on_one_machine_keep_their_shared_memory_apart(stub_daemons: Path)
     }
     assert len(workers) == 3
     assert len(homes) == len({instance for _, instance in homes}) == 2
+    assert all(instance[0].isalnum() for _, instance in homes)
     with pytest.raises(ConfigError, match="share one shm_dir"):
         LLMService([NodeConfig("a", 0, 0, 1), NodeConfig("b", 0, 0, 1, shm_dir="/elsewhere")])
 
