@@ -1,0 +1,78 @@
+"""The scheduler is killed and started again: workers keep what they have, streams go on."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from aegaeon import LLMService
+from aegaeon.model_spec import ModelSpec
+from aegaeon.v1 import model_pb2
+from tests.integration.daemons import START_S, Daemons, until
+from tests.integration.models import ask, expected_tokens, tiny_node, tokens_of
+
+PROMPT = [5, 9, 250, 17]
+NEW_TOKENS = 800
+CHECKED_TOKENS = 32
+STREAMS = 4
+
+
+def weight_files(shm_dir: Path) -> dict[str, tuple[int, int]]:
+    """Packed models and their identity: a file that is written again has another one."""
+    files = shm_dir.glob("aegaeon-*/weights/*.weights")
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+def read_all(service: LLMService, spec: ModelSpec, into: list[int]) -> None:
+    for step in service.stream(ask(spec, PROMPT, NEW_TOKENS)):
+        into.append(step.new_token_id)
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_streams_go_on_with_identical_tokens(
+    daemons: Daemons, tiny_models: list[ModelSpec], shm_dir: Path, transport: str
+) -> None:
+    spec = tiny_models[1]
+    scheduler = daemons.scheduler(*["127.0.0.1:0"] * (transport == "tcp"))
+    own = {"listen": "127.0.0.1:0"} if transport == "tcp" else {}
+    worker = daemons.worker(scheduler.address, **own).wait_ready()
+    with LLMService([tiny_node([spec])], address=scheduler.address) as service:
+        undisturbed = tokens_of(service.serve([ask(spec, PROMPT, NEW_TOKENS)])[0])
+        packed = weight_files(shm_dir)
+        assert packed
+
+        streams: list[list[int]] = [[] for _ in range(STREAMS)]
+        readers = [
+            threading.Thread(target=read_all, args=(service, spec, into)) for into in streams
+        ]
+        for reader in readers:
+            reader.start()
+        until(lambda: all(len(stream) > 20 for stream in streams), START_S)
+        scheduler.kill()
+        assert any(len(stream) < NEW_TOKENS for stream in streams)
+        again = daemons.scheduler(scheduler.address)
+        assert again.address == scheduler.address
+        for reader in readers:
+            reader.join(START_S)
+        assert streams == [undisturbed] * STREAMS
+
+        snapshot = service.runtime()
+        assert [info.pid for info in snapshot.workers] == [worker.pid]
+        [model] = snapshot.models
+        assert [replica.state for replica in model.replicas] == [model_pb2.REPLICA_STATE_READY]
+        assert weight_files(shm_dir) == packed
+        assert snapshot.active_requests == 0
+    assert undisturbed[:CHECKED_TOKENS] == expected_tokens(spec, [PROMPT], CHECKED_TOKENS)[0]
+
+
+def test_a_worker_waits_for_its_scheduler(
+    daemons: Daemons, tiny_models: list[ModelSpec], run_folder: Path
+) -> None:
+    """Daemons may be started in any order."""
+    worker = daemons.worker(f"unix:{run_folder}/s").wait_ready()
+    scheduler = daemons.scheduler(f"unix:{run_folder}/s")
+    with LLMService([tiny_node(tiny_models[:1])], address=scheduler.address) as service:
+        assert [info.pid for info in service.runtime().workers] == [worker.pid]
+        assert len(tokens_of(service.serve([ask(tiny_models[0], PROMPT, 5)])[0])) == 5
