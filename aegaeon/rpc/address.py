@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from pathlib import Path
 
@@ -28,10 +29,14 @@ def bind(server: grpc.aio.Server, listen: str, *, insecure_bind: bool) -> str:
             f"{listen} is reachable from other machines and this connection is not encrypted; "
             f"listen on 127.0.0.1 or a unix socket, or allow it with --insecure-bind"
         )
+    # A socket file admits whoever may write to it: only this user, as nothing here asks who it is.
+    mask = os.umask(0o077)
     try:
         port = server.add_insecure_port(listen)
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on {listen}: {error}") from error
+    finally:
+        os.umask(mask)
     if listen.startswith("unix:"):
         return listen
     return f"{listen.rpartition(':')[0]}:{port}"

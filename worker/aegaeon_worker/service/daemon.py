@@ -15,7 +15,7 @@ from aegaeon.rpc.address import bind
 from aegaeon.rpc.channel import CONTRACT_VERSION, server_options
 from aegaeon.rpc.daemon import StopSignal, announce_ready
 from aegaeon.rpc.health import Health
-from aegaeon.rpc.notify import notify
+from aegaeon.rpc.notify import keep_watchdog, notify
 from aegaeon.v1 import cluster_pb2, worker_pb2_grpc
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.engine.assembly import WorkerParts
@@ -56,9 +56,11 @@ async def _serve_parts(config: WorkerConfig, parts: WorkerParts, stop: StopSigna
     registration = Registration(config.scheduler, _registration_request(config, parts, address))
     announce_ready(address, config.ready_fd)
     logger.info("serving on %s", address)
+    watchdog = asyncio.create_task(keep_watchdog())
     try:
         await _wait_for_end(parts, registration, stop)
     finally:
+        watchdog.cancel()
         # Order: no new work (health), the scheduler moves our sequences (deregister), calls end,
         # the engine stops at its next token boundary.
         await health.set_serving(False)
