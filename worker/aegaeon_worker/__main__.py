@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import fields as dc_fields
 from pathlib import Path
@@ -63,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--cpu-num-slabs", type=int, help="host KV slabs of the node")
     add("--cpu-slab-bytes", type=int, help="bytes of one slab")
     add("--model-cache-bytes", type=int, help="budget of the node's weight cache")
-    add("--device-memory-bytes", type=int, help="device pool for weights and KV")
+    add("--device", type=_device, help="auto (default), cpu or cuda:<index>")
+    add("--memory-utilization", type=_share, help="share of a GPU's free memory to take")
+    add("--device-memory-bytes", type=int, help="pool for weights and KV if the device is a CPU")
     add("--device-chunk-bytes", type=int, help="chunk of the pool, a multiple of 2 MiB")
     add("--threads", type=int, help="compute threads on the CPU; 0 lets torch choose")
     add("--max-batch-sequences", type=int, help="sequences that run together at most")
@@ -73,6 +76,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--lifeline-folder", type=Path, help=argparse.SUPPRESS)
     add("--ready-fd", type=int, help=argparse.SUPPRESS)
     return parser
+
+
+def _device(text: str) -> str:
+    if text not in ("auto", "cpu") and not re.fullmatch(r"cuda:\d+", text):
+        raise argparse.ArgumentTypeError(f"expected auto, cpu or cuda:<index>, not {text!r}")
+    return text
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"expected a share above 0 and at most 1, not {text}")
+    return share
 
 
 if __name__ == "__main__":

@@ -31,9 +31,14 @@ class WorkerConfig:
     model_cache_bytes: int
     """Budget of the node's weight cache."""
     device_memory_bytes: int
-    """Device pool for weights and KV together."""
-    device_chunk_bytes: int = 32 << 20
-    """Chunk of the device pool, a multiple of 2 MiB."""
+    """Pool for weights and KV together where the device is host memory."""
+    device: str = "auto"
+    """``cpu``, ``cuda:<index>``, or ``auto``: ``cuda:<worker_index>`` if there is any, else CPU."""
+    memory_utilization: float = 0.775
+    """Share of a GPU's free memory, at the start, that becomes its pool; above 0, at most 1. The
+    rest is left to activations, kernels and captured graphs."""
+    device_chunk_bytes: int = 0
+    """Chunk of the device pool, a multiple of 2 MiB; 0 is 32 MiB on CPUs and 64 MiB on GPUs."""
     threads: int = 0
     """Compute threads on the CPU; 0 lets torch choose."""
     max_batch_sequences: int = 256

@@ -48,6 +48,7 @@ class EngineHarness:
             "cpu_num_slabs": 4,
             "cpu_slab_bytes": 64 << 20,
             "model_cache_bytes": 2 << 30,
+            "device": "cpu",
             "device_memory_bytes": 1 << 30,
             "device_chunk_bytes": 2 << 20,
         }

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from aegaeon_worker.device.cpu import CpuDevice
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.kv.model_memory import ModelMemory
@@ -16,8 +15,8 @@ from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.layout import TensorSpec, WeightLayout
 from aegaeon_worker.weights.resident import ResidentWeights
+from tests.worker.device.makers import opened
 
-CHUNK = 2 << 20
 #: 512 KiB per block: four per chunk.
 SHAPE = KvShape(num_layers=2, num_kv_heads=2, head_dim=1024, dtype=torch.float32)
 #: 768 KiB per block: some lie across two chunks.
@@ -39,12 +38,14 @@ class Harness:
         num_chunks: int = 5,
         num_slabs: int = 16,
         slab_nbytes: int = 2 << 20,
+        kind: str = "cpu",
     ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         root = Path(self._folder.name)
-        self.device = CpuDevice(num_chunks * CHUNK, CHUNK)
-        self.cache = WeightCache(root, 64 << 20)
-        self.slabs = HostSlabs(root, num_slabs, slab_nbytes)
+        self._opened = opened(kind, num_chunks)
+        self.device = self._opened.__enter__()
+        self.cache = WeightCache(root, 64 << 20, self.device)
+        self.slabs = HostSlabs(root, num_slabs, slab_nbytes, self.device)
         self.memory = MemoryManager(self.device, self.slabs)
         self.models: dict[str, ModelMemory] = {}
         for name, shape in shapes.items():
@@ -65,7 +66,7 @@ class Harness:
         self.memory.add_sequence(sequence, model)
         self.written[sequence] = 0
         if tokens:
-            assert self.memory.activate(model, [(sequence, tokens)]).ready == [sequence]
+            assert self.memory.activate(model, [(sequence, tokens)]) == [sequence]
             self.append(sequence, model, tokens)
 
     def append(self, sequence: int, model: str, tokens: int) -> None:
@@ -85,16 +86,16 @@ class Harness:
     def check_weights(self, model: str, fingerprint: str) -> None:
         weights = self.models[model].weights
         weights.require_resident()
+        weights.gate.wait_all()
         assert bool((weights.tensors()["w"] == float(sum(fingerprint.encode()))).all())
 
     def close(self) -> None:
         """Everything is given back."""
         self.memory.close()
-        assert self.device.pool.owned() == {}
         assert self.slabs.owned == frozenset()
         self.slabs.close()
         self.cache.close()
-        self.device.close()
+        self._opened.__exit__(None, None, None)
         self._folder.cleanup()
 
     def _slot(self, sequence: int, model: str, position: int) -> torch.Tensor:

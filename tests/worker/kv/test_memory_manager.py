@@ -5,8 +5,8 @@ import pytest
 from aegaeon.errors import ErrorReason
 from aegaeon_worker.kv.errors import KvMemoryError, PoolTooSmall
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
+from tests.worker.device.makers import CHUNK
 from tests.worker.kv.memory_harness import (
-    CHUNK,
     CHUNK_TOKENS,
     LAYOUT,
     ODD_SHAPE,
@@ -24,7 +24,7 @@ def test_two_models_alternate_in_a_pool_that_holds_one(make: MakeHarness) -> Non
     for _ in range(3):
         for sequence, model in ((1, "a"), (2, "b")):
             wanted = [(sequence, harness.memory.stored_tokens(sequence) + 1)]
-            assert harness.memory.activate(model, wanted).ready == [sequence]
+            assert harness.memory.activate(model, wanted) == [sequence]
             harness.check_weights(model, model)
             harness.check_kv(sequence, model)
             harness.append(sequence, model, 1)
@@ -36,7 +36,9 @@ def test_weights_stay_when_there_is_room_for_both(make: MakeHarness) -> None:
     harness = make(num_chunks=8)
     harness.start(1, "a", 20)
     harness.start(2, "b", 20)
-    assert harness.memory.activate("a", [(1, 21)]).weight_marks == []
+    before = harness.memory.transfers.weight_bytes
+    harness.memory.activate("a", [(1, 21)])
+    assert harness.memory.transfers.weight_bytes == before
     assert harness.models["b"].weights.resident
 
 
@@ -45,7 +47,7 @@ def test_a_turn_runs_the_leading_sequences_that_fit(make: MakeHarness) -> None:
     for sequence in (1, 2, 3):
         harness.start(sequence, "a")
     wants = [(sequence, CHUNK_TOKENS) for sequence in (1, 2, 3)]
-    assert harness.memory.activate("a", wants).ready == [1, 2]
+    assert harness.memory.activate("a", wants) == [1, 2]
 
 
 def test_a_batch_that_outgrows_the_pool_is_told_so_and_continues_after_preemption(
@@ -90,7 +92,7 @@ def test_scattered_blocks_of_the_only_sequence_are_brought_together(make: MakeHa
     harness.append(1, "b", 3 * BLOCK_TOKENS)
     harness.memory.free(2)
     assert kv.block_table(1) == [0, 1, 8]
-    assert harness.memory.activate("b", [(1, full)]).ready == [1]
+    assert harness.memory.activate("b", [(1, full)]) == [1]
     assert kv.block_table(1) == [0, 1, 2, 3, 4]
     harness.check_kv(1, "b")
 

@@ -24,10 +24,14 @@ SHAPES = {"a": SHAPE, "b": ODD_SHAPE}
 class MemoryMachine(RuleBasedStateMachine):
     """Random turns of two models over tiny pools and slabs, file system full at times."""
 
-    @initialize(num_chunks=st.integers(WEIGHT_CHUNKS + 1, 7), num_slabs=st.integers(1, 5))
-    def start(self, num_chunks: int, num_slabs: int) -> None:
+    @initialize(
+        num_chunks=st.integers(WEIGHT_CHUNKS + 1, 7),
+        num_slabs=st.integers(1, 5),
+        kind=st.sampled_from(["cpu", "fake"]),
+    )
+    def start(self, num_chunks: int, num_slabs: int, kind: str) -> None:
         self.harness = Harness(
-            SHAPES, num_chunks=num_chunks, num_slabs=num_slabs, slab_nbytes=2 << 20
+            SHAPES, num_chunks=num_chunks, num_slabs=num_slabs, slab_nbytes=2 << 20, kind=kind
         )
         self.memory = self.harness.memory
         for model in self.harness.models.values():
@@ -38,6 +42,10 @@ class MemoryMachine(RuleBasedStateMachine):
         self.full = mock.patch.object(os, "posix_fallocate", side_effect=no_space)
         self.is_full = False
         self.next_sequence = 1
+
+    @rule(model=st.sampled_from(["a", "b"]))
+    def prefetch(self, model: str) -> None:
+        self.memory.prefetch(model)
 
     @rule(model=st.sampled_from(["a", "b"]))
     def add(self, model: str) -> None:
@@ -53,12 +61,12 @@ class MemoryMachine(RuleBasedStateMachine):
         wanted = data.draw(st.permutations([s for s, m in self.sequences.items() if m == model]))
         wants = [(sequence, self.stored[sequence] + room) for sequence in wanted]
         try:
-            activation = self.memory.activate(model, wants)
+            turn = self.memory.activate(model, wants)
         except PoolTooSmall:
             assert wants[0][1] > self.harness.models[model].max_tokens
             return
         self.note_lost()
-        self.turn = activation.ready
+        self.turn = turn
         assert self.turn
         assert self.turn == wanted[: len(self.turn)]
         self.harness.check_weights(model, model)

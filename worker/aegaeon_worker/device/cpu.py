@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import mmap
+import platform
 import sys
 from collections.abc import Iterable
 
 import torch
 
 from aegaeon_worker.device import libc
+from aegaeon_worker.device.chunk_table import ChunkTable
 from aegaeon_worker.device.errors import DeviceMemoryError
-from aegaeon_worker.device.host_memory import available_nbytes, byte_view, tensor_at
-from aegaeon_worker.device.interface import VirtualRange
+from aegaeon_worker.device.host_memory import (
+    available_nbytes,
+    byte_view,
+    dense_nbytes,
+    tensor_at,
+)
+from aegaeon_worker.device.interface import CopyLane, VirtualRange
 from aegaeon_worker.device.pool import DevicePool
 
 DEFAULT_CHUNK_NBYTES = 32 << 20
@@ -22,9 +29,8 @@ class CpuRange:
 
     def __init__(self, device: CpuDevice, name: str, num_positions: int) -> None:
         self._device = device
+        self._table = ChunkTable(device.pool, name, num_positions)
         self._chunk_nbytes = device.pool.chunk_nbytes
-        self._num_positions = num_positions
-        self._chunks: dict[int, int] = {}
         self.name = name
         self.nbytes = num_positions * self._chunk_nbytes
         self._base = libc.map_private(self.nbytes)
@@ -32,70 +38,48 @@ class CpuRange:
     @property
     def mapped(self) -> frozenset[int]:
         """Positions that are backed by a chunk."""
-        return frozenset(self._chunks)
+        return self._table.positions
 
     def map(self, positions: Iterable[int]) -> None:
         """Back ``positions`` with chunks from the pool: all of them, or an error and none."""
-        wanted = list(positions)
-        self._check_unmapped(wanted)
-        chunks = self._device.pool.take(self.name, len(wanted))
+        taken = self._table.take(positions)
         moved: list[int] = []
         try:
-            for position, chunk in zip(wanted, chunks, strict=True):
-                self._move(self._device.parking(chunk), self._address(position))
+            for position, chunk in taken.items():
+                libc.move_pages(
+                    self._device.parking(chunk), self._address(position), self._chunk_nbytes
+                )
                 moved.append(position)
-                self._chunks[position] = chunk
         except OSError as error:
             self._withdraw(moved)
-            self._device.pool.give_back(self.name, chunks)
-            raise DeviceMemoryError(f"cannot map {len(wanted)} chunks of {self.name}") from error
+            self._table.give_back(taken)
+            raise DeviceMemoryError(f"cannot map {len(taken)} chunks of {self.name}") from error
 
     def unmap(self, positions: Iterable[int]) -> None:
         """Give the chunks of ``positions`` back to the pool; ``ValueError`` if one has none."""
-        leaving = list(positions)
-        absent = [position for position in leaving if position not in self._chunks]
-        if absent or len(set(leaving)) != len(leaving):
-            raise ValueError(f"{self.name}: positions not mapped: {absent}, of {leaving}")
-        chunks = [self._chunks[position] for position in leaving]
+        leaving = self._table.require(positions)
         self._withdraw(leaving)
-        self._device.pool.give_back(self.name, chunks)
+        self._table.give_back(leaving)
 
     def tensor(self, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         """A dense tensor over the range, ``offset`` in bytes; making it touches no memory."""
-        count = 1
-        for size in shape:
-            count *= size
-        end = offset + count * dtype.itemsize
-        if offset < 0 or end > self.nbytes:
-            raise ValueError(f"bytes [{offset}, {end}) are outside {self.name} of {self.nbytes}")
+        self._table.require_bytes(offset, dense_nbytes(dtype, shape))
         return tensor_at(self._base + offset, dtype, shape)
 
     def release(self) -> None:
         """Unmap everything and end the reservation; its tensors must never be touched again."""
         if self._device.forget(self):
-            self.unmap(list(self._chunks))
+            self.unmap(self.mapped)
             libc.unmap(self._base, self.nbytes)
-
-    def _check_unmapped(self, positions: list[int]) -> None:
-        for position in positions:
-            if not 0 <= position < self._num_positions:
-                raise ValueError(
-                    f"{self.name} has positions 0 to {self._num_positions - 1}, not {position}"
-                )
-        doubled = [position for position in positions if position in self._chunks]
-        if doubled or len(set(positions)) != len(positions):
-            raise ValueError(f"{self.name}: positions mapped already: {doubled}, of {positions}")
 
     def _address(self, position: int) -> int:
         return self._base + position * self._chunk_nbytes
 
-    def _move(self, source: int, target: int) -> None:
-        libc.move_pages(source, target, self._chunk_nbytes)
-
     def _withdraw(self, positions: list[int]) -> None:
         for position in positions:
             address = self._address(position)
-            self._move(address, self._device.parking(self._chunks.pop(position)))
+            parking = self._device.parking(self._table.chunk(position))
+            libc.move_pages(address, parking, self._chunk_nbytes)
             # The kernel leaves the vacated addresses reserved but readable as zeros; a stale
             # reader must fault instead of computing with zeros.
             libc.forbid_access(address, self._chunk_nbytes)
@@ -103,6 +87,8 @@ class CpuRange:
 
 class _DoneMark:
     """Copies on the CPU are done when they return."""
+
+    done = True
 
     def wait(self) -> None:
         """Nothing is outstanding."""
@@ -116,6 +102,7 @@ class CpuDevice:
     as fixed as on a GPU. Pages are first allocated when touched, so an idle worker holds little.
     """
 
+    name = platform.processor() or platform.machine()
     torch_device = torch.device("cpu")
     #: Nothing overlaps with a copy here, and each one makes all of torch's threads meet.
     copy_nbytes = sys.maxsize
@@ -152,7 +139,7 @@ class CpuDevice:
         """The address where ``chunk`` lies while it is free."""
         return self._base + chunk * self.pool.chunk_nbytes
 
-    def reserve(self, name: str, nbytes: int) -> CpuRange:
+    def reserve(self, name: str, nbytes: int, lane: CopyLane) -> CpuRange:
         """Reserve addresses for at least ``nbytes`` bytes; names are unique while reserved."""
         if name in self._ranges:
             raise ValueError(f"a range named {name} is reserved already")
@@ -174,11 +161,23 @@ class CpuDevice:
         data = byte_view(target)
         data.copy_(source.tensor(offset, torch.uint8, (data.numel(),)))
 
+    def fence_copies(self) -> None:
+        """Nothing is outstanding."""
+
+    def fence_compute(self) -> None:
+        """Nothing is outstanding."""
+
     def mark(self) -> _DoneMark:
         """A mark after every copy so far."""
         return _DoneMark()
 
-    def synchronize(self) -> None:
+    def pin_host(self, address: int, nbytes: int, *, read_only: bool) -> None:
+        """Do nothing: the CPU reaches all of its memory."""
+
+    def unpin_host(self, address: int) -> None:
+        """Do nothing."""
+
+    def synchronize(self, lane: CopyLane) -> None:
         """Return at once: copies are done when they return."""
 
     def close(self) -> None:

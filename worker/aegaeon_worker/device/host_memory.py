@@ -43,14 +43,20 @@ def _headroom(group: Path) -> list[int]:
     return [] if limit == "max" else [max(0, int(limit) - used)]
 
 
-def tensor_at(address: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """A dense CPU tensor over memory that the caller keeps mapped while it is touched."""
-    count = 1
+def dense_nbytes(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
+    """Bytes of a dense tensor."""
+    count = dtype.itemsize
     for size in shape:
         count *= size
-    if count == 0:
+    return count
+
+
+def tensor_at(address: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """A dense CPU tensor over memory that the caller keeps mapped while it is touched."""
+    nbytes = dense_nbytes(dtype, shape)
+    if nbytes == 0:
         return torch.empty(shape, dtype=dtype)
-    buffer = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    buffer = (ctypes.c_char * nbytes).from_address(address)
     return torch.frombuffer(buffer, dtype=dtype).view(shape)
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 
 from aegaeon_worker.device.pool import DevicePool
+
+
+class CopyLane(enum.Enum):
+    """Copies of one lane run in the order they were queued; lanes do not wait for each other."""
+
+    WEIGHTS = "weights"
+    KV = "KV"
 
 
 class VirtualRange(Protocol):
@@ -50,14 +58,41 @@ class VirtualRange(Protocol):
 
 
 class CopyMark(Protocol):
-    """A point in a device's queue of copies."""
+    """A point in the queue of copies of weights."""
+
+    @property
+    def done(self) -> bool:
+        """Whether every copy before the mark is complete; never blocks."""
 
     def wait(self) -> None:
         """Order all compute issued from now on after the copies issued before this mark."""
 
 
-class Device(Protocol):
-    """One accelerator's memory."""
+class HostPinning(Protocol):
+    """Makes host memory reachable for the device's copy engines."""
+
+    def pin_host(self, address: int, nbytes: int, *, read_only: bool) -> None:
+        """Begin to pin a mapping in the background; ``read_only`` if it cannot be written.
+
+        Copies from and to it are correct before, during and without pinning, only slower. No copy
+        may touch two mappings.
+        """
+
+    def unpin_host(self, address: int) -> None:
+        """End what ``pin_host`` began, before the mapping goes; blocks while it is under way.
+
+        No copy from or to the mapping may be queued any more.
+        """
+
+
+class Device(HostPinning, Protocol):
+    """One accelerator's memory. Only ``pin_host`` and ``unpin_host`` may be called from threads
+    other than the one that computes.
+    """
+
+    @property
+    def name(self) -> str:
+        """The product's name."""
 
     @property
     def torch_device(self) -> torch.device:
@@ -71,13 +106,19 @@ class Device(Protocol):
     def copy_nbytes(self) -> int:
         """Small copies in a row are worth joining until they have this many bytes."""
 
-    def reserve(self, name: str, nbytes: int) -> VirtualRange:
+    def reserve(self, name: str, nbytes: int, lane: CopyLane) -> VirtualRange:
         """Reserve addresses for at least ``nbytes`` bytes; names are unique while reserved."""
+
+    def fence_copies(self) -> None:
+        """Start KV copies queued from now on after all compute and KV copies queued so far."""
+
+    def fence_compute(self) -> None:
+        """Start compute queued from now on after all KV copies queued so far, in and out."""
 
     def copy_in(self, target: VirtualRange, offset: int, source: torch.Tensor) -> None:
         """Queue a copy of a contiguous host tensor's bytes to ``offset`` of a mapped range.
 
-        ``source`` must stay valid and unchanged until ``synchronize``.
+        ``source`` must stay valid and unchanged until the copy is done.
         """
 
     def copy_out(self, source: VirtualRange, offset: int, target: torch.Tensor) -> None:
@@ -87,10 +128,13 @@ class Device(Protocol):
         """
 
     def mark(self) -> CopyMark:
-        """A mark after every copy queued so far."""
+        """A mark after every copy of weights that was queued so far."""
 
-    def synchronize(self) -> None:
-        """Block until every queued copy is done."""
+    def synchronize(self, lane: CopyLane) -> None:
+        """Block until a lane's copies, and all compute queued by this thread, are done.
+
+        Needed before a chunk is unmapped and before a source of copies changes.
+        """
 
     def close(self) -> None:
         """Release every range and all physical memory."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -10,8 +9,7 @@ from functools import partial
 import torch
 
 from aegaeon_worker.config import WorkerConfig
-from aegaeon_worker.device.cpu import CpuDevice
-from aegaeon_worker.device.interface import Device
+from aegaeon_worker.device.choice import DeviceRequest, default_dtype, open_device
 from aegaeon_worker.engine.engine import Engine
 from aegaeon_worker.engine.events import MemoryUsage
 from aegaeon_worker.engine.loading import ModelPreparer
@@ -55,16 +53,14 @@ class WorkerParts:
             ephemeral=not config.keep_weights,
         )
         stack.callback(partial(instance.close, keep_weights=config.keep_weights))
-        slabs = HostSlabs(instance.kv_dir, config.cpu_num_slabs, config.cpu_slab_bytes)
+        self.device = open_device(_device_request(config), stack)
+        slabs = HostSlabs(instance.kv_dir, config.cpu_num_slabs, config.cpu_slab_bytes, self.device)
         stack.callback(slabs.close)
-        cache = WeightCache(instance.weights_dir, config.model_cache_bytes)
+        cache = WeightCache(instance.weights_dir, config.model_cache_bytes, self.device)
         stack.callback(cache.close)
-        self.device: Device = CpuDevice(config.device_memory_bytes, config.device_chunk_bytes)
-        stack.callback(self.device.close)
-        self.device_name = platform.processor() or platform.machine()
         memory = MemoryManager(self.device, slabs)
         stack.callback(memory.close)
-        self.preparer = ModelPreparer(TransformersLoader(), cache, default_dtype=torch.float32)
+        self.preparer = ModelPreparer(TransformersLoader(), cache, default_dtype(self.device))
         packers = ThreadPoolExecutor(_PACKERS, thread_name_prefix="packer")
         self.thread = EngineThread()
         models = ModelTable(self.preparer, self.device, memory, packers, self.thread.submit)
@@ -79,6 +75,17 @@ class WorkerParts:
         stack.callback(models.close)
         stack.callback(partial(packers.shutdown, cancel_futures=True))
         stack.callback(self.thread.stop)
+
+
+def _device_request(config: WorkerConfig) -> DeviceRequest:
+    return DeviceRequest(
+        device=config.device,
+        worker_index=config.worker_index,
+        cpu_nbytes=config.device_memory_bytes,
+        memory_utilization=config.memory_utilization,
+        chunk_nbytes=config.device_chunk_bytes,
+        lock_dir=config.shm_dir,
+    )
 
 
 def _usage(memory: MemoryManager, slabs: HostSlabs, cache: WeightCache) -> MemoryUsage:

@@ -179,8 +179,19 @@ class Engine:
             self._forget(handle)
         self._fail(result.failed)
         self._take_lost(turn)
+        if turn.prefetch_model:
+            self._prefetch(turn, turn.prefetch_model)
         if time.perf_counter_ns() - self._memory_told_ns > _MEMORY_EVENT_INTERVAL_NS:
             self._tell_memory()
+
+    def _prefetch(self, turn: Turn, model: str) -> None:
+        """Go on with the weights of the model after this one; the turn's own work comes first."""
+        try:
+            self._memory.prefetch(model)
+        except AegaeonError as error:
+            # Its own turn will meet the error again, and answer for it.
+            logger.warning("%s cannot be prefetched: %s", model, error)
+            turn.prefetch_model = None
 
     def _end_turn(self, turn: Turn, reason: TurnEndReason) -> None:
         now = time.perf_counter_ns()

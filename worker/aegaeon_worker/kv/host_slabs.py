@@ -16,6 +16,7 @@ import torch
 
 from aegaeon_worker.device import libc
 from aegaeon_worker.device.host_memory import tensor_at
+from aegaeon_worker.device.interface import HostPinning
 from aegaeon_worker.kv.errors import KvMemoryError, OutOfHostBlocks
 from aegaeon_worker.weights.errors import SharedMemoryFull
 from aegaeon_worker.weights.space import allocate, allocated_nbytes, require_room
@@ -58,9 +59,16 @@ class HostSlabs:
     a full file system reads as "no room" and kills nobody.
     """
 
-    def __init__(self, directory: Path, num_slabs: int, slab_nbytes: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        num_slabs: int,
+        slab_nbytes: int,
+        pinning: HostPinning | None = None,
+    ) -> None:
         """Create or join the node's slab file in ``directory``.
 
+        ``pinning`` makes slabs fast to copy from and to; where it really pins, it allocates them.
         ``SharedMemoryFull`` if the directory cannot hold all slabs; ``KvMemoryError`` if another
         worker of the node uses other numbers.
         """
@@ -83,6 +91,11 @@ class HostSlabs:
             os.close(self._fd)
             raise
         self._data = tensor_at(self._address, torch.uint8, (self._nbytes,))
+        self._pinning = pinning
+        if pinning is not None:
+            # Slab by slab, because the first ones are used first, and no copy crosses slabs.
+            for address in self._slab_addresses():
+                pinning.pin_host(address, slab_nbytes, read_only=False)
 
     @property
     def owned(self) -> frozenset[int]:
@@ -147,9 +160,15 @@ class HostSlabs:
 
     def close(self) -> None:
         """Give up every slab; its views must never be touched again."""
+        if self._pinning is not None:
+            for address in self._slab_addresses():
+                self._pinning.unpin_host(address)
         libc.unmap(self._address, self._nbytes)
         os.close(self._fd)
         self._slabs.clear()
+
+    def _slab_addresses(self) -> range:
+        return range(self._address, self._address + self._nbytes, self.slab_nbytes)
 
     def _join(self) -> None:
         size = os.fstat(self._fd).st_size

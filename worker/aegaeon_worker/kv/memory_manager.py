@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from aegaeon_worker.device.errors import OutOfChunks
-from aegaeon_worker.device.interface import CopyMark, Device
+from aegaeon_worker.device.interface import Device
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.model_memory import ModelMemory
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.kv.tracked import SequenceEntry, SequenceTable
 from aegaeon_worker.kv.transfers import TransferMeter, Transfers
-from aegaeon_worker.weights.layout import Stage
 from aegaeon_worker.weights.resident import ResidentWeights
-
-
-@dataclass(frozen=True)
-class Activation:
-    """What a turn may run."""
-
-    ready: list[int]
-    """The leading wanted sequences whose KV is on the device with the capacity asked for."""
-    weight_marks: list[tuple[Stage, CopyMark]]
-    """Stages of weights whose copies were issued now; a stage's compute waits for its mark."""
 
 
 class DeviceUsage(NamedTuple):
@@ -67,12 +56,12 @@ class MemoryManager:
 
     def device_usage(self) -> DeviceUsage:
         """What occupies the device now, in whole chunks."""
-        resident = [model.weights for model in self._models.values() if model.weights.resident]
+        mapped = [model.weights for model in self._models.values() if model.weights.mapped]
         chunk_nbytes = self._device.pool.chunk_nbytes
         return DeviceUsage(
-            sum(weights.num_chunks for weights in resident) * chunk_nbytes,
+            sum(weights.num_chunks for weights in mapped) * chunk_nbytes,
             sum(model.kv.num_chunks for model in self._models.values()) * chunk_nbytes,
-            self._device.pool.free_nbytes,
+            self._num_free * chunk_nbytes,
         )
 
     def add_model(self, weights: ResidentWeights, shape: KvShape) -> ModelMemory:
@@ -109,12 +98,13 @@ class MemoryManager:
         """Tokens whose KV exists, on the device or the host; the others are to be computed."""
         return self._table[sequence].kv.num_tokens
 
-    def activate(self, name: str, wants: Sequence[tuple[int, int]]) -> Activation:
+    def activate(self, name: str, wants: Sequence[tuple[int, int]]) -> list[int]:
         """Begin a turn: weights on the device, and KV of as many leading ``wants`` as fit.
 
         ``wants`` are pairs of a sequence and the tokens it needs room for, stored ones included.
-        At least the first fits; ``PoolTooSmall`` and no change if it cannot even alone. Errors of
-        the weight cache pass through.
+        Returns the leading sequences that fit, at least the first; ``PoolTooSmall`` and no change
+        if it cannot even alone. Copies are queued: weights are behind the model's gate, KV before
+        all later compute. Errors of the weight cache pass through.
         """
         model = self._models[name]
         wanted = [self._table[sequence] for sequence, _ in wants]
@@ -126,9 +116,10 @@ class MemoryManager:
         self._stamp += 1
         model.last_planned = self._stamp
         self._turn = set()
-        victims = self._victims(model, wanted)
-        marks: list[tuple[Stage, CopyMark]] = []
-        self._place(lambda: marks.extend(model.load_weights()), victims)
+        outside = self._victims(model, wanted)
+        self._make_room(model.missing_chunks(wants), outside)
+        victims = chain(outside, self._from_the_back(wanted))
+        self._place(model.load_weights, victims)
         for entry, (_, capacity) in zip(wanted, wants, strict=True):
             entry.last_planned = self._stamp
             self._turn.add(entry.sequence)
@@ -137,7 +128,21 @@ class MemoryManager:
                 if self._turn:
                     break
                 self._bring_in_alone(entry, capacity)
-        return Activation([e.sequence for e in wanted if e.sequence in self._turn], marks)
+        return [entry.sequence for entry in wanted if entry.sequence in self._turn]
+
+    def prefetch(self, name: str) -> None:
+        """Bring the weights of another model than the turn's a piece nearer; never blocks for long.
+
+        They take free chunks, then those of weights that are planned least recently; never any KV.
+        Nothing moves unless all of them fit that way, with a block to spare for every sequence of
+        the turn. If the turn grows further, they give way. A model that is not there is ignored.
+        """
+        model = self._models.get(name)
+        if model is None or model.weights.resident:
+            return
+        if not model.weights.mapped and not self._admit(model):
+            return
+        model.prefetch_piece()
 
     def grow(self, sequence: int, capacity: int) -> bool:
         """Let a sequence of the turn's model join or continue with room for ``capacity`` tokens.
@@ -187,22 +192,62 @@ class MemoryManager:
         for name in list(self._models):
             self.remove_model(name)
 
+    @property
+    def _num_free(self) -> int:
+        """Chunks that are free, or will be once settled."""
+        return self._device.pool.num_free + sum(m.kv.num_leaving for m in self._models.values())
+
+    def _settle(self) -> None:
+        for model in self._models.values():
+            model.kv.settle()
+
+    def _make_room(self, needed: int, victims: Iterator[Callable[[], object]]) -> None:
+        """Evict in a row, so that one wait covers all copies to the host."""
+        while needed > self._num_free and (evict := next(victims, None)) is not None:
+            evict()
+        if needed > self._device.pool.num_free:
+            self._settle()
+
     def _place(self, attempt: Callable[[], None], victims: Iterator[Callable[[], object]]) -> bool:
         """Evict until ``attempt`` finds room; false if nothing is left to evict."""
         while True:
             try:
                 attempt()
-            except OutOfChunks:
-                evict = next(victims, None)
-                if evict is None:
+            except OutOfChunks as error:
+                leaving = self._num_free > self._device.pool.num_free
+                enough = leaving and error.needed <= self._num_free
+                evict = None if enough else next(victims, None)
+                if evict is not None:
+                    evict()
+                elif leaving:
+                    self._settle()
+                else:
                     return False
-                evict()
             else:
                 return True
+
+    def _admit(self, model: ModelMemory) -> bool:
+        """Free the chunks for a prefetch, if there are enough without hurting the turn."""
+        turn = [self._table[sequence] for sequence in self._turn]
+        reserve = self._device.pool.chunks_for(sum(entry.block_nbytes for entry in turn))
+        needed = model.weights.num_chunks + reserve
+        idle = [
+            other
+            for other in self._models.values()
+            if other.weights.mapped and other.last_planned < self._stamp
+        ]
+        idle.sort(key=lambda other: other.last_planned)
+        if needed > self._num_free + sum(other.weights.num_chunks for other in idle):
+            return False
+        self._make_room(needed, (other.weights.unload for other in idle))
+        # Younger than all idle models from now on, so that the turn's growth takes them first.
+        model.last_planned = self._stamp
+        return True
 
     def _bring_in_alone(self, entry: SequenceEntry, capacity: int) -> None:
         """Place the only sequence of a turn afresh: its blocks may lie scattered over chunks."""
         self._table.swap_out(entry, self._turn)
+        self._settle()
         entry.ensure_capacity(capacity)
         self._turn.add(entry.sequence)
 
@@ -223,9 +268,13 @@ class MemoryManager:
         rest += [
             (model.last_planned, 1, model.weights.unload)
             for model in self._models.values()
-            if model is not active and model.weights.resident
+            if model is not active and model.weights.mapped
         ]
         yield from (evict for _, _, evict in sorted(rest, key=lambda item: item[:2]))
+
+    def _from_the_back(self, wanted: list[SequenceEntry]) -> Iterator[Callable[[], object]]:
+        """Wanted sequences that have not found room yet, last first."""
+        spared = {entry.sequence for entry in wanted} | self._turn
         for entry in reversed(wanted):
             if entry.kv.device_blocks and entry.sequence not in self._turn:
                 yield partial(self._table.swap_out, entry, spared)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from aegaeon_worker.device.interface import CopyMark, Device
+from aegaeon_worker.device.interface import Device
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 from aegaeon_worker.kv.store import KvStore
 from aegaeon_worker.kv.transfers import TransferMeter, Transfers
-from aegaeon_worker.weights.layout import Stage
 from aegaeon_worker.weights.resident import ResidentWeights
+
+#: Large enough for the link's full speed, small enough that a step on a CPU hardly notices.
+_PREFETCH_NBYTES = 32 << 20
 
 
 class ModelMemory:
@@ -63,15 +67,27 @@ class ModelMemory:
                 },
             )
 
-    def load_weights(self) -> list[tuple[Stage, CopyMark]]:
+    def missing_chunks(self, wants: Iterable[tuple[int, int]]) -> int:
+        """Chunks to map for the weights, and for KV as ``KvStore.missing_chunks``."""
+        weights = 0 if self.weights.mapped else self.weights.num_chunks
+        return weights + self.kv.missing_chunks(wants)
+
+    def load_weights(self) -> None:
         """As ``ResidentWeights.load``."""
-        if self.weights.resident:
-            return []
+        if not self.weights.resident:
+            self._metered(self.weights.load)
+
+    def prefetch_piece(self) -> None:
+        """As ``ResidentWeights.load_piece``, in pieces that keep the link busy for a moment."""
+        if not self.weights.resident:
+            self._metered(partial(self.weights.load_piece, _PREFETCH_NBYTES))
+
+    def _metered(self, load: Callable[[], int]) -> None:
         start_ns = time.perf_counter_ns()
-        marks = self.weights.load()
-        elapsed_ns = time.perf_counter_ns() - start_ns
-        self._meter.add(Transfers(weight_bytes=self.weights.layout.nbytes, weight_ns=elapsed_ns))
-        return marks
+        nbytes = load()
+        if nbytes:
+            elapsed_ns = time.perf_counter_ns() - start_ns
+            self._meter.add(Transfers(weight_bytes=nbytes, weight_ns=elapsed_ns))
 
     def close(self) -> None:
         """Give all memory back and end both reservations."""

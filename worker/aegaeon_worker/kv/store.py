@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from aegaeon_worker.device.errors import OutOfChunks
-from aegaeon_worker.device.interface import Device, VirtualRange
+from aegaeon_worker.device.interface import CopyLane, Device, VirtualRange
 from aegaeon_worker.kv.block_ledger import BlockLedger
 from aegaeon_worker.kv.errors import SequenceNotResident
 from aegaeon_worker.kv.host_slabs import HostSlabs
@@ -33,12 +33,17 @@ class KvStore:
         self._device = device
         self._slabs = slabs
         self._meter = meter
-        self._range: VirtualRange = device.reserve(f"KV of {name}", device.pool.nbytes)
+        self._range: VirtualRange = device.reserve(f"KV of {name}", device.pool.nbytes, CopyLane.KV)
         num_blocks = device.pool.nbytes // shape.block_nbytes
         self._ledger = BlockLedger(num_blocks, shape.block_nbytes, device.pool.chunk_nbytes)
         self.tensor = self._range.tensor(0, shape.dtype, (num_blocks, *shape.block_shape))
         """[num_blocks, *block_shape]; only blocks in block tables are mapped, others fault."""
         self._sequences: dict[int, SequenceKv] = {}
+        self._emptied: set[int] = set()
+        # Whether copies were queued: any since they were last waited for, and to the host since
+        # compute was last ordered after them.
+        self._copying = False
+        self._writing = False
 
     def __getitem__(self, sequence: int) -> SequenceKv:
         """The state of one sequence, to be read only; ``KeyError`` if it was never added."""
@@ -46,8 +51,13 @@ class KvStore:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks mapped now."""
-        return len(self._range.mapped)
+        """Chunks in use."""
+        return len(self._range.mapped) - len(self._emptied)
+
+    @property
+    def num_leaving(self) -> int:
+        """Chunks that ``settle`` will give back."""
+        return len(self._emptied)
 
     def add(self, sequence: int) -> None:
         """Start a sequence without KV; ``ValueError`` if it exists."""
@@ -55,18 +65,29 @@ class KvStore:
             raise ValueError(f"sequence {sequence} exists already")
         self._sequences[sequence] = SequenceKv()
 
+    def missing_chunks(self, wants: Iterable[tuple[int, int]]) -> int:
+        """Chunks to map for ``ensure_capacity`` of all these pairs of sequence and tokens."""
+        needed = sum(self._missing_blocks(self._sequences[s], tokens) for s, tokens in wants)
+        if needed > self._ledger.num_free:
+            return self._ledger.positions_for(needed)
+        taken = self._ledger.take(needed)
+        self._ledger.give_back(taken.blocks)
+        return len(set(taken.new_positions) - self._emptied)
+
     def ensure_capacity(self, sequence: int, num_tokens: int) -> None:
         """Bring the stored KV to the device, with room for ``num_tokens`` tokens in all.
 
-        ``OutOfChunks`` and no change if the pool lacks chunks.
+        Copies are queued; compute issued from now on starts after them. ``OutOfChunks`` and no
+        change if the pool lacks chunks.
         """
         kv = self._sequences[sequence]
         was_resident = kv.resident
-        needed = KvShape.blocks_for(max(num_tokens, kv.num_tokens)) - len(kv.device_blocks)
+        needed = self._missing_blocks(kv, num_tokens)
         if needed > 0:
             kv.device_blocks.extend(self._take(needed))
         if not was_resident:
             self._copy(kv, range(KvShape.blocks_for(kv.num_tokens)), self._device.copy_in)
+            self._device.fence_compute()
 
     def commit(self, sequence: int, num_tokens: int) -> None:
         """Declare that the device holds the KV of ``num_tokens`` tokens, more or fewer than before.
@@ -101,12 +122,24 @@ class KvStore:
         if missing > 0:
             kv.host_blocks.extend(self._slabs.take(self.shape.block_nbytes, missing))
         self._copy(kv, kv.dirty_blocks(), self._device.copy_out)
+        self._writing = True
         kv.saved_tokens = kv.num_tokens
 
     def swap_out(self, sequence: int) -> None:
-        """Complete the host copy and free the device blocks; errors as ``write_back``."""
+        """Complete the host copy and free the device blocks; errors as ``write_back``.
+
+        The copy is only queued, so that those of many sequences run in a row: the chunks that it
+        frees stay mapped until ``settle``.
+        """
         self.write_back(sequence)
         self._release_device(self._sequences[sequence])
+
+    def settle(self) -> None:
+        """Give the chunks without a used block back, once nothing touches them any more."""
+        if self._emptied:
+            self._synchronize()
+            self._range.unmap(sorted(self._emptied))
+            self._emptied.clear()
 
     def drop_host_copy(self, sequence: int) -> None:
         """Free the host blocks of a resident sequence; ``SequenceNotResident`` otherwise."""
@@ -133,17 +166,22 @@ class KvStore:
         owned = [block for kv in self._sequences.values() for block in kv.device_blocks]
         if len(set(owned)) != len(owned) or len(owned) != self._ledger.num_used:
             raise AssertionError(f"device blocks of sequences: {sorted(owned)}")
-        if self._range.mapped != self._ledger.used_positions():
+        if self._range.mapped != self._ledger.used_positions() | self._emptied:
             raise AssertionError(
                 f"chunks mapped: {sorted(self._range.mapped)}, "
-                f"used: {sorted(self._ledger.used_positions())}"
+                f"used: {sorted(self._ledger.used_positions())}, leaving: {sorted(self._emptied)}"
             )
 
     def close(self) -> None:
         """Free every sequence and end the reservation."""
         for sequence in list(self._sequences):
             self.free(sequence)
+        self.settle()
         self._range.release()
+
+    @staticmethod
+    def _missing_blocks(kv: SequenceKv, num_tokens: int) -> int:
+        return max(0, KvShape.blocks_for(max(num_tokens, kv.num_tokens)) - len(kv.device_blocks))
 
     def _take(self, count: int) -> list[int]:
         pool = self._device.pool
@@ -152,11 +190,18 @@ class KvStore:
             name = self._range.name
             raise OutOfChunks(name, needed, pool.num_free, pool.num_chunks, pool.chunk_nbytes)
         taken = self._ledger.take(count)
+        # Chunks that were about to leave stay.
+        staying = self._emptied.intersection(taken.new_positions)
         try:
-            self._range.map(taken.new_positions)
+            self._range.map(p for p in taken.new_positions if p not in staying)
         except BaseException:
             self._ledger.give_back(taken.blocks)
             raise
+        self._emptied -= staying
+        if self._writing:
+            # The blocks may still be on their way to the host.
+            self._device.fence_compute()
+            self._writing = False
         return taken.blocks
 
     def _copy(
@@ -164,6 +209,8 @@ class KvStore:
     ) -> None:
         """Copy the blocks with these indices one way or the other, run by run."""
         start_ns = time.perf_counter_ns()
+        self._device.fence_copies()
+        self._copying = True
         device = kv.device_blocks[which.start : which.stop]
         nbytes = self.shape.block_nbytes
         for run in copy_runs(device, kv.host_blocks[which.start : which.stop]):
@@ -174,15 +221,17 @@ class KvStore:
         self._meter.add(Transfers(kv_bytes=len(which) * nbytes, kv_ns=elapsed_ns))
 
     def _release_device(self, kv: SequenceKv) -> None:
-        if kv.device_blocks:
-            # Queued copies may still read or write the blocks.
-            self._device.synchronize()
-            self._range.unmap(self._ledger.give_back(kv.device_blocks))
-            kv.device_blocks = []
+        self._emptied.update(self._ledger.give_back(kv.device_blocks))
+        kv.device_blocks = []
 
     def _release_host(self, kv: SequenceKv) -> None:
         if kv.host_blocks:
-            self._device.synchronize()
+            if self._copying:
+                self._synchronize()
             self._slabs.give_back(kv.host_blocks)
             kv.host_blocks = []
         kv.saved_tokens = 0
+
+    def _synchronize(self) -> None:
+        self._device.synchronize(CopyLane.KV)
+        self._copying = self._writing = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 
 import torch
 from transformers import PreTrainedModel
@@ -13,7 +14,8 @@ from aegaeon_worker.models.linear import use_cpu_linear
 from aegaeon_worker.models.paged.step import PagedPass
 from aegaeon_worker.models.parameters import bind_parameters, move_computed_buffers
 from aegaeon_worker.models.probe import AttentionFacts
-from aegaeon_worker.weights.layout import WeightLayout
+from aegaeon_worker.weights.layout import Stage, WeightLayout
+from aegaeon_worker.weights.stage_gate import StageGate
 
 
 class GenericModel:
@@ -45,6 +47,14 @@ class GenericModel:
         if device.type == "cpu" and self.kv_shape.dtype == torch.float32:
             use_cpu_linear(self._module, self._facts.shared_inputs)
 
+    def use_gate(self, gate: StageGate) -> None:
+        """See ``StagedModel``."""
+        for stage in self.layout.stages:
+            for name in _entrances(stage):
+                self._module.get_submodule(name).register_forward_pre_hook(
+                    lambda *_, stage=stage.name: gate.wait(stage)
+                )
+
     @torch.inference_mode()
     def forward(self, step: StepInput) -> torch.Tensor:
         """See ``ServedModel``."""
@@ -57,3 +67,12 @@ class GenericModel:
         )
         logits: torch.Tensor = output.logits[0]
         return logits.float()
+
+
+def _entrances(stage: Stage) -> set[str]:
+    """The modules whose calls come first in a stage: its layer, or whatever owns its tensors."""
+    owners = [slot.spec.name.split(".")[:-1] for slot in stage.slots]
+    if not stage.name.startswith("layer."):
+        return {".".join(owner) for owner in owners}
+    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*owners, strict=False))
+    return {".".join(parts[0] for parts in shared)}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.weights.layout import WeightLayout
+from aegaeon_worker.weights.stage_gate import StageGate
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,16 @@ class ServedModel(Protocol):
 
     def forward(self, step: StepInput) -> torch.Tensor:
         """Run one pass; write new K and V into ``step.kv``; return float32 logits [R, vocab]."""
+
+
+@runtime_checkable
+class StagedModel(Protocol):
+    """A ``ServedModel`` that can begin a pass before all of its weights have arrived."""
+
+    def use_gate(self, gate: StageGate) -> None:
+        """Called once, after ``bind``. From then on every pass calls ``gate.wait`` with the name
+        of a layout's stage before it touches the stage's weights, stage by stage.
+        """
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def _registration_request(
         address=address,
         device=cluster_pb2.DeviceFacts(
             kind=parts.device.torch_device.type,
-            name=parts.device_name,
+            name=parts.device.name,
             pool_bytes=parts.device.pool.nbytes,
             chunk_bytes=parts.device.pool.chunk_nbytes,
         ),

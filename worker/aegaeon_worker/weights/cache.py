@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from aegaeon_worker.device.interface import HostPinning
 from aegaeon_worker.weights.cache_room import CachedFile, CacheRoom, discard
 from aegaeon_worker.weights.errors import WeightsInUse
 from aegaeon_worker.weights.file_lock import file_lock, is_linked
@@ -40,9 +41,15 @@ class WeightCache:
     directory's. Methods may be called from any thread.
     """
 
-    def __init__(self, directory: Path, budget_nbytes: int) -> None:
-        """Use ``directory``, which exists; ``SharedMemoryFull`` if it cannot hold the budget."""
+    def __init__(
+        self, directory: Path, budget_nbytes: int, pinning: HostPinning | None = None
+    ) -> None:
+        """Use ``directory``, which exists; ``SharedMemoryFull`` if it cannot hold the budget.
+
+        ``pinning`` makes mapped files fast to copy from.
+        """
         self._directory = directory
+        self._pinning = pinning
         self._room = CacheRoom(directory, budget_nbytes)
         self._room.require_budget()
         self._mutex = threading.Lock()
@@ -128,6 +135,8 @@ class WeightCache:
         mapped = _open_complete(path, source.manifest)
         if mapped is None:
             mapped = self._pack(path, source)
+        if self._pinning is not None:
+            mapped.pin_to(self._pinning)
         with self._mutex:
             self._mapped[name] = mapped
 

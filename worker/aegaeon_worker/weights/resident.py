@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable
 
 import torch
 
-from aegaeon_worker.device.interface import CopyMark, Device, VirtualRange
+from aegaeon_worker.device.interface import CopyLane, Device, VirtualRange
 from aegaeon_worker.weights.errors import WeightsNotResident
 from aegaeon_worker.weights.layout import Stage, WeightLayout
+from aegaeon_worker.weights.stage_gate import StageGate
 from aegaeon_worker.weights.weight_file import WeightFile
 
 
 class ResidentWeights:
-    """Binds a model's packed file to a virtual range: all of it is on the device, or nothing.
+    """Binds a model's packed file to a virtual range.
 
     The file in the weight cache is always the clean copy, so unloading copies nothing back. The
-    file stays in the cache for as long as the model is pinned, that is, has requests.
+    file stays in the cache for as long as the model is pinned, that is, has requests. Loading takes
+    every chunk at once and then copies stage by stage, at a stretch or in the background.
     """
 
     def __init__(
@@ -25,12 +28,17 @@ class ResidentWeights:
         """Reserve addresses for ``layout``; ``open_file`` acquires the file from the cache."""
         self.name = name
         self.layout = layout
+        self.gate = StageGate(layout)
+        """What compute waits for, stage by stage, after ``load``."""
         self._device = device
         self._open_file = open_file
-        self._range: VirtualRange = device.reserve(f"weights of {name}", layout.nbytes)
+        self._range: VirtualRange = device.reserve(
+            f"weights of {name}", layout.nbytes, CopyLane.WEIGHTS
+        )
         self._positions = range(device.pool.chunks_for(layout.nbytes))
         self._file: WeightFile | None = None
-        self._resident = False
+        self._pinned = False
+        self._uncopied: deque[Stage] = deque()
 
     @property
     def num_chunks(self) -> int:
@@ -38,9 +46,14 @@ class ResidentWeights:
         return len(self._positions)
 
     @property
+    def mapped(self) -> bool:
+        """Whether the weights occupy their chunks, copied or not."""
+        return bool(self._range.mapped)
+
+    @property
     def resident(self) -> bool:
         """Whether every byte is on the device, its copy issued."""
-        return self._resident
+        return self.mapped and not self._uncopied
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor by name, at its address on the device for the life of this object.
@@ -54,50 +67,49 @@ class ResidentWeights:
 
     def require_resident(self) -> None:
         """Raise ``WeightsNotResident`` unless the weights may be used."""
-        if not self._resident:
+        if not self.resident:
             raise WeightsNotResident(f"the weights of {self.name} are not on the device")
 
     def pin(self) -> None:
         """Keep the file in the weight cache, packing it if need be. Idempotent."""
-        if self._file is None:
-            self._file = self._open_file()
+        self._open()
+        self._pinned = True
 
     def unpin(self) -> None:
-        """Let the cache evict the file. Idempotent."""
-        if self._file is not None:
-            self._device.synchronize()
-            self._file.release()
-            self._file = None
+        """Let the cache evict the file once it is not being copied. Idempotent."""
+        self._pinned = False
+        if not self._uncopied:
+            self._close_file()
 
-    def load(self) -> list[tuple[Stage, CopyMark]]:
-        """Copy every stage to the device, in order; a mark per stage lets compute start early.
+    def load(self) -> int:
+        """Issue every copy not issued yet, in order; return their bytes, 0 if there was none.
 
-        Idempotent: nothing is copied (and no mark returned) if the weights are resident. An error
-        gives every chunk back. ``OutOfChunks`` if the pool lacks room.
+        Compute then waits for ``gate``. Idempotent. An error gives every chunk back.
+        ``OutOfChunks`` if the pool lacks room.
         """
-        if self._resident:
-            return []
-        pinned_before = self._file is not None
-        self.pin()
-        try:
-            self._range.map(self._positions)
-            marks = self._copy_stages()
-        except BaseException:
-            self.unload()
-            raise
-        finally:
-            if not pinned_before:
-                self.unpin()
-        self._resident = True
-        return marks
+        return self._copying(self._device.copy_nbytes, at_once=True)
+
+    def load_piece(self, nbytes: int) -> int:
+        """Issue the next stages' copies, of about ``nbytes``; return how many bytes that were.
+
+        0, and nothing new, while the last copy is under way and once the weights are resident. The
+        first call takes the chunks of all weights. Errors as ``load``.
+        """
+        if self.resident or not self.gate.done:
+            return 0
+        return self._copying(nbytes, at_once=False)
 
     def unload(self) -> int:
         """Give the chunks back; return how many. Idempotent."""
-        self._resident = False
-        mapped = self._range.mapped
-        self._device.synchronize()
-        self._range.unmap(sorted(mapped))
-        return len(mapped)
+        leaving = sorted(self._range.mapped)
+        if leaving:
+            self._device.synchronize(CopyLane.WEIGHTS)
+            self._range.unmap(leaving)
+        self.gate.reset()
+        self._uncopied.clear()
+        if not self._pinned:
+            self._close_file()
+        return len(leaving)
 
     def close(self) -> None:
         """Unload, unpin and end the reservation; the tensors must not be touched again."""
@@ -105,24 +117,44 @@ class ResidentWeights:
         self.unpin()
         self._range.release()
 
-    def _copy_stages(self) -> list[tuple[Stage, CopyMark]]:
+    def _copying(self, nbytes: int, *, at_once: bool) -> int:
+        if self.resident:
+            return 0
+        self._open()
+        copied = 0
+        try:
+            if not self.mapped:
+                self._range.map(self._positions)
+                self._uncopied.extend(self.layout.stages)
+            while self._uncopied:
+                copied += self._copy_next(nbytes)
+                if not at_once:
+                    break
+        except BaseException:
+            self.unload()
+            raise
+        if not self._uncopied and not self._pinned:
+            self._close_file()
+        return copied
+
+    def _copy_next(self, nbytes: int) -> int:
+        """Copy the next stages that together have at least ``nbytes``, or the rest."""
+        group = [self._uncopied.popleft()]
+        start = group[0].start
+        while self._uncopied and group[-1].end - start < nbytes:
+            group.append(self._uncopied.popleft())
+        end = group[-1].end
         assert self._file is not None
-        data = self._file.data
-        marks: list[tuple[Stage, CopyMark]] = []
-        for group in _copy_groups(self.layout.stages, self._device.copy_nbytes):
-            start, end = group[0].start, group[-1].end
-            self._device.copy_in(self._range, start, data[start:end])
-            mark = self._device.mark()
-            marks.extend((stage, mark) for stage in group)
-        return marks
+        self._device.copy_in(self._range, start, self._file.data[start:end])
+        self.gate.hold(group, self._device.mark())
+        return end - start
 
+    def _open(self) -> None:
+        if self._file is None:
+            self._file = self._open_file()
 
-def _copy_groups(stages: Iterable[Stage], min_nbytes: int) -> Iterator[list[Stage]]:
-    group: list[Stage] = []
-    for stage in stages:
-        group.append(stage)
-        if stage.end - group[0].start >= min_nbytes:
-            yield group
-            group = []
-    if group:
-        yield group
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._device.synchronize(CopyLane.WEIGHTS)
+            self._file.release()
+            self._file = None

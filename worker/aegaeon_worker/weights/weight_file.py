@@ -14,6 +14,7 @@ import torch
 from aegaeon.errors import EngineError
 from aegaeon_worker.device import libc
 from aegaeon_worker.device.host_memory import tensor_at
+from aegaeon_worker.device.interface import HostPinning
 from aegaeon_worker.weights.file_lock import is_linked
 from aegaeon_worker.weights.layout import WeightLayout
 from aegaeon_worker.weights.manifest import Manifest, data_offset
@@ -49,6 +50,12 @@ class MappedFile:
         if not writable:
             libc.advise(self._address, self._nbytes, libc.MADV_POPULATE_READ)
         self.data = tensor_at(self._address, torch.uint8, (self._nbytes,))
+        self._pinning: HostPinning | None = None
+
+    def pin_to(self, pinning: HostPinning) -> None:
+        """Begin to make the mapping, which nobody writes any more, fast to copy from."""
+        pinning.pin_host(self._address, self._nbytes, read_only=True)
+        self._pinning = pinning
 
     def seal(self) -> None:
         """Make the mapping read-only, so that no stray write corrupts every worker's weights."""
@@ -86,6 +93,8 @@ class MappedFile:
 
     def close(self) -> None:
         """Unmap the file; its tensors must never be touched again."""
+        if self._pinning is not None:
+            self._pinning.unpin_host(self._address)
         libc.unmap(self._address, self._nbytes)
         os.close(self.fd)
 

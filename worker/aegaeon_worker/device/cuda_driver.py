@@ -1,0 +1,274 @@
+"""The CUDA driver's calls that device memory needs, every return code checked.
+
+Handles and addresses are plain integers. ``cuda-bindings`` is imported when a driver is made, so
+that this module can be used without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from aegaeon_worker.device.errors import CudaError, DeviceUnavailable
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+class CudaDriver(Protocol):
+    """One device; every call but ``done`` raises ``CudaError`` when the driver refuses it."""
+
+    name: str
+    uuid: str
+    torch_device: torch.device
+    granularity: int
+    """Bytes that every chunk is a multiple of."""
+    read_only_pins: bool
+    """Whether memory that the CPU cannot write may be pinned."""
+
+    def enter(self) -> None:
+        """Make the device current on the calling thread, once per thread."""
+
+    def free_nbytes(self) -> int:
+        """Free device memory at this moment, for sizing at start only: others use it, too."""
+
+    def create_chunk(self, nbytes: int) -> int:
+        """Allocate physical memory."""
+
+    def release_chunk(self, chunk: int) -> None:
+        """Give physical memory back; it goes once it is mapped nowhere."""
+
+    def reserve(self, nbytes: int) -> int:
+        """Reserve addresses."""
+
+    def free(self, address: int, nbytes: int) -> None:
+        """End a reservation."""
+
+    def map(self, address: int, nbytes: int, chunk: int) -> None:
+        """Map a chunk; nothing may touch it until ``allow``."""
+
+    def allow(self, address: int, nbytes: int) -> None:
+        """Let the device read and write mapped addresses."""
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        """Take a chunk away."""
+
+    def stream(self) -> int:
+        """Create a stream that does not wait for the default stream."""
+
+    def destroy_stream(self, stream: int) -> None:
+        """Destroy a stream."""
+
+    def compute_stream(self) -> int:
+        """The stream that this thread's torch operations go to."""
+
+    def synchronize(self, stream: int) -> None:
+        """Block until a stream is empty."""
+
+    def event(self) -> int:
+        """Create an event."""
+
+    def destroy_event(self, event: int) -> None:
+        """Destroy an event."""
+
+    def record(self, event: int, stream: int) -> None:
+        """Let the event stand for everything queued in the stream so far."""
+
+    def wait(self, stream: int, event: int) -> None:
+        """Let what is queued in the stream from now on start after the event."""
+
+    def done(self, event: int) -> bool:
+        """Whether the event has happened."""
+
+    def copy_in(self, address: int, host: int, nbytes: int, stream: int) -> None:
+        """Queue a copy to the device."""
+
+    def copy_out(self, host: int, address: int, nbytes: int, stream: int) -> None:
+        """Queue a copy from the device."""
+
+    def pin(self, host: int, nbytes: int, read_only: bool) -> None:
+        """Pin host memory."""
+
+    def unpin(self, host: int) -> None:
+        """End what ``pin`` began."""
+
+    def close(self) -> None:
+        """Leave the device."""
+
+
+class BoundDriver:
+    """The ``CudaDriver`` over ``cuda-bindings``, on the context that torch uses as well."""
+
+    def __init__(self, index: int) -> None:
+        """Open device ``index``; ``DeviceUnavailable`` says what is missing."""
+        self._api: Any = _import_api()
+        count = torch.cuda.device_count()
+        if index >= count:
+            raise DeviceUnavailable(
+                f"there is no device cuda:{index}; this process sees {count} CUDA devices"
+            )
+        self.torch_device = torch.device("cuda", index)
+        torch.empty(0, device=self.torch_device)  # torch initialises itself
+        self._call("cuInit", 0)
+        self._device = self._call("cuDeviceGet", index)
+        self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
+        self.enter()
+        self.name = str(torch.cuda.get_device_name(index))
+        self.uuid = bytes(self._call("cuDeviceGetUuid", self._device).bytes).hex()
+        attributes = self._api.CUdevice_attribute
+        if not self._attribute(attributes.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED):
+            raise DeviceUnavailable(f"{self.name} has no virtual memory management")
+        self.read_only_pins = bool(
+            self._attribute(attributes.CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)
+        )
+        self._properties = self._chunk_properties()
+        recommended = (
+            self._api.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
+        )
+        self.granularity = int(
+            self._call("cuMemGetAllocationGranularity", self._properties, recommended)
+        )
+        self._access = self._api.CUmemAccessDesc()
+        self._access.location = self._properties.location
+        self._access.flags = self._api.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+    def enter(self) -> None:
+        """See ``CudaDriver``."""
+        # Both: torch keeps a device per thread of its own, which kernels are launched on.
+        torch.cuda.set_device(self.torch_device)
+        self._call("cuCtxSetCurrent", self._context)
+
+    def free_nbytes(self) -> int:
+        """See ``CudaDriver``."""
+        free, _ = self._call("cuMemGetInfo")
+        return int(free)
+
+    def create_chunk(self, nbytes: int) -> int:
+        """See ``CudaDriver``."""
+        return int(self._call("cuMemCreate", nbytes, self._properties, 0))
+
+    def release_chunk(self, chunk: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuMemRelease", chunk)
+
+    def reserve(self, nbytes: int) -> int:
+        """See ``CudaDriver``."""
+        return int(self._call("cuMemAddressReserve", nbytes, 0, 0, 0))
+
+    def free(self, address: int, nbytes: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuMemAddressFree", address, nbytes)
+
+    def map(self, address: int, nbytes: int, chunk: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuMemMap", address, nbytes, 0, chunk, 0)
+
+    def allow(self, address: int, nbytes: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuMemSetAccess", address, nbytes, [self._access], 1)
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuMemUnmap", address, nbytes)
+
+    def stream(self) -> int:
+        """See ``CudaDriver``."""
+        flag = self._api.CUstream_flags.CU_STREAM_NON_BLOCKING
+        return int(self._call("cuStreamCreate", int(flag)))
+
+    def destroy_stream(self, stream: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuStreamDestroy", stream)
+
+    def compute_stream(self) -> int:
+        """See ``CudaDriver``."""
+        return int(torch.cuda.current_stream(self.torch_device).cuda_stream)
+
+    def synchronize(self, stream: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuStreamSynchronize", stream)
+
+    def event(self) -> int:
+        """See ``CudaDriver``."""
+        flag = self._api.CUevent_flags.CU_EVENT_DISABLE_TIMING
+        return int(self._call("cuEventCreate", int(flag)))
+
+    def destroy_event(self, event: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuEventDestroy", event)
+
+    def record(self, event: int, stream: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuEventRecord", event, stream)
+
+    def wait(self, stream: int, event: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuStreamWaitEvent", stream, event, 0)
+
+    def done(self, event: int) -> bool:
+        """See ``CudaDriver``."""
+        result = self._api.CUresult
+        (code,) = self._api.cuEventQuery(event)
+        if code not in (result.CUDA_SUCCESS, result.CUDA_ERROR_NOT_READY):
+            raise self._failure("cuEventQuery", code)
+        return bool(code == result.CUDA_SUCCESS)
+
+    def copy_in(self, address: int, host: int, nbytes: int, stream: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuMemcpyHtoDAsync", address, host, nbytes, stream)
+
+    def copy_out(self, host: int, address: int, nbytes: int, stream: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuMemcpyDtoHAsync", host, address, nbytes, stream)
+
+    def pin(self, host: int, nbytes: int, read_only: bool) -> None:
+        """See ``CudaDriver``."""
+        flags = self._api.CU_MEMHOSTREGISTER_PORTABLE
+        if read_only:
+            flags |= self._api.CU_MEMHOSTREGISTER_READ_ONLY
+        self._call("cuMemHostRegister", host, nbytes, flags)
+
+    def unpin(self, host: int) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuMemHostUnregister", host)
+
+    def close(self) -> None:
+        """See ``CudaDriver``."""
+        self._call("cuDevicePrimaryCtxRelease", self._device)
+
+    def _chunk_properties(self) -> Any:
+        properties = self._api.CUmemAllocationProp()
+        properties.type = self._api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = self._api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = int(self._device)
+        return properties
+
+    def _attribute(self, attribute: Any) -> int:
+        return int(self._call("cuDeviceGetAttribute", attribute, self._device))
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Results of a call without its code: none, one, or a tuple."""
+        code, *results = getattr(self._api, name)(*arguments)
+        if int(code) != 0:
+            raise self._failure(name, code)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _failure(self, name: str, code: Any) -> CudaError:
+        return CudaError(name, int(code), getattr(code, "name", str(code)))
+
+
+def _import_api() -> ModuleType:
+    if not torch.cuda.is_available():
+        raise DeviceUnavailable(
+            f"torch {torch.__version__} sees no CUDA device here; use --device cpu, or install a "
+            "CUDA build of torch and the NVIDIA driver"
+        )
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise DeviceUnavailable(
+            "a CUDA device needs the package cuda-bindings: pip install 'aegaeon-grpc[gpu]'"
+        ) from error
+    module: ModuleType = driver
+    return module
