@@ -14,7 +14,8 @@ from aegaeon import LLMService
 from aegaeon.demo_model import fetch_demo_model
 from aegaeon.model_spec import ModelSpec
 from tests.integration.daemons import Daemons, running_daemons
-from tests.integration.models import LONG_CONTEXT, tiny_model, tiny_node
+from tests.integration.models import LONG_CONTEXT, tiny_model
+from tests.integration.workload import tiny_node
 
 #: For tests on a machine that other tests keep busy; a hang still ends.
 TIMEOUT_S = 180

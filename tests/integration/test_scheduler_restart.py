@@ -11,7 +11,8 @@ from aegaeon import LLMService
 from aegaeon.model_spec import ModelSpec
 from aegaeon.v1 import model_pb2
 from tests.integration.daemons import START_S, Daemons, until
-from tests.integration.models import ask, expected_tokens, tiny_node, tokens_of
+from tests.integration.models import expected_tokens
+from tests.integration.workload import ask, tiny_node, tokens_of
 
 PROMPT = [5, 9, 250, 17]
 NEW_TOKENS = 800

@@ -9,7 +9,8 @@ import pytest
 
 from aegaeon import LLMService
 from aegaeon.model_spec import ModelSpec
-from tests.integration.models import ask, expected_tokens, prompts, tokens_of
+from tests.integration.models import expected_tokens
+from tests.integration.workload import ask, prompts, tokens_of
 
 NEW_TOKENS = 48
 PROMPTS = prompts(6)

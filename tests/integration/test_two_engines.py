@@ -18,7 +18,8 @@ from aegaeon.errors import AegaeonError
 from aegaeon.model_spec import ModelSpec
 from aegaeon.v1 import cluster_pb2, worker_pb2, worker_pb2_grpc
 from tests.integration.daemons import START_S, restart_command, until
-from tests.integration.models import ask, expected_tokens, prompts, tiny_node, tokens_of
+from tests.integration.models import expected_tokens
+from tests.integration.workload import ask, prompts, tiny_node, tokens_of
 
 NEW_TOKENS = 400
 CHECKED_TOKENS = 16

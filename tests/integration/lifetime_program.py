@@ -1,0 +1,44 @@
+"""A client in a process of its own that ends in the way its first argument says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from aegaeon import LLMService
+from aegaeon.errors import UnavailableError
+from aegaeon.model_spec import ModelSpec
+from tests.integration.workload import ask, tiny_node
+
+#: Minutes of work, and no more KV than the device has room for.
+ENDLESS = 40_000
+
+
+def main(way: str, model_path: str, shm_dir: str) -> None:
+    spec = ModelSpec("tiny", model_path)
+    service = LLMService([tiny_node([spec], shm_dir=shm_dir)])
+    request = ask(spec, [5, 6, 7], ENDLESS)
+    stream = service.stream(request)
+    next(stream)
+    print("under way", flush=True)
+    if way == "close":
+        service.close()
+    elif way == "forget":
+        return
+    elif way == "raise":
+        with service:
+            raise ValueError("the body of the with statement failed")
+    elif way == "lose its worker":
+        [worker] = service.runtime().workers
+        os.kill(worker.pid, signal.SIGKILL)
+        [outcome] = service.serve([request])
+        assert isinstance(outcome, UnavailableError), outcome
+        assert "SIGKILL" in str(outcome), outcome
+        service.close()
+    else:
+        service.serve([request])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
