@@ -7,7 +7,13 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-from aegaeon.errors import AegaeonError, ErrorReason, InvalidRequestError, PreconditionError
+from aegaeon.errors import (
+    AegaeonError,
+    ErrorReason,
+    InvalidRequestError,
+    ModelLoadError,
+    PreconditionError,
+)
 from aegaeon.rpc.status import abort
 from aegaeon.v1 import worker_pb2, worker_pb2_grpc
 from aegaeon_worker.engine.commands import Attach
@@ -58,6 +64,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             facts = await asyncio.to_thread(self._preparer.inspect, spec)
         except AegaeonError as error:
             await abort(context, error)
+        except Exception as error:  # a checkpoint may break the libraries that read it in any way
+            logger.exception("%s: its files cannot be read", request.spec.name)
+            reason = f"{request.spec.path}: reading it failed: {type(error).__name__}: {error}"
+            await abort(context, ModelLoadError(reason, metadata={"path": request.spec.path}))
         return worker_pb2.InspectModelResponse(facts=convert.facts_to_pb(facts))
 
     async def GetStatus(  # noqa: N802 (the contract's name)
