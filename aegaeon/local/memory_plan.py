@@ -82,8 +82,8 @@ def _check(node: NodeConfig, field: str, asked: int, available: int, machine: Ma
         raise ResourceExhaustedError(
             f"NodeConfig {node.node_id!r}: {field} asks for {_gib(asked)}, more than "
             f"{_gib(available)}: this machine has {_gib(machine.memory_available)} of memory "
-            f"available and {_gib(machine.shm_free)} free in {machine.shm_dir}; ask for less, or "
-            "leave the field out to have it sized",
+            f"available and {_gib(machine.shm_free)} free in {machine.shm_dir}; ask for "
+            "less, leave the field out to have it sized, or give another shm_dir",
             reason=ErrorReason.INSUFFICIENT_MEMORY,
             metadata={"field": field, "needed_bytes": asked, "available_bytes": available},
         )
@@ -108,7 +108,7 @@ def _check_total(
                 f"{what} of all nodes together ask for {_gib(asked)}, which leaves no room for "
                 f"weights: this machine has {_gib(machine.memory_available)} of memory available "
                 f"and {_gib(machine.shm_free)} free in {machine.shm_dir}; lower cpu_num_slabs, "
-                "cpu_slab_size_bytes or device_memory_bytes",
+                "cpu_slab_size_bytes or device_memory_bytes, or give another shm_dir",
                 reason=ErrorReason.INSUFFICIENT_MEMORY,
                 metadata={"needed_bytes": asked, "available_bytes": available},
             )
