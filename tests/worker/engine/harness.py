@@ -183,7 +183,8 @@ class EngineHarness:
                 queued.append(self.turn(model, members[model], next(lengths)))
                 count += 1
             ended = self.wait_for(events.TurnEnded)
-            queued.remove(ended.turn_id)
+            if ended.turn_id in queued:  # or the end of a turn from before
+                queued.remove(ended.turn_id)
         for turn_id in queued:
             while self.wait_for(events.TurnEnded).turn_id != turn_id:
                 pass
