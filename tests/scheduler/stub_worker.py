@@ -63,7 +63,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
         port = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
         self._address = f"127.0.0.1:{port}"
-        await self._register()
+        await self.register()
         self._tasks += [
             asyncio.create_task(self._renew()),
             asyncio.create_task(self._run_turns()),
@@ -116,7 +116,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
             await abort(context, _broken(request.spec.path))
         return worker_pb2.InspectModelResponse(facts=self._facts(request.spec))
 
-    async def _register(self) -> None:
+    async def register(self) -> None:
         settings = self.settings
         answer = await self._scheduler.RegisterWorker(
             cluster_pb2.RegisterWorkerRequest(
@@ -147,7 +147,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
                 await self._scheduler.RenewLease(cluster_pb2.RenewLeaseRequest(epoch=self.epoch))
             except grpc.aio.AioRpcError:
                 with contextlib.suppress(grpc.aio.AioRpcError):
-                    await self._register()
+                    await self.register()
 
     async def _take_commands(self, commands: AsyncIterator[worker_pb2.ExecuteRequest]) -> None:
         async for command in commands:

@@ -149,6 +149,20 @@ async def test_a_wrong_registration_is_refused(
     assert from_rpc_error(caught.value).reason is reason
 
 
+async def test_a_replaced_worker_cannot_take_its_place_back(start: Start) -> None:
+    harness = await start()
+    earlier, later = await harness.worker(), await harness.worker()
+    assert later.epoch > earlier.epoch
+    with pytest.raises(grpc.aio.AioRpcError, match="registered there later") as caught:
+        await earlier.register()
+    assert from_rpc_error(caught.value).reason is ErrorReason.INVALID_FIELD
+    assert list(harness.server.driver.cluster.state.engines) == [later.epoch]
+    await later.kill()
+    await until(lambda: not harness.server.driver.cluster.state.engines)
+    await earlier.register()
+    assert earlier.epoch > later.epoch
+
+
 async def test_an_unknown_lease_must_be_registered_again(start: Start) -> None:
     harness = await start()
     with pytest.raises(grpc.aio.AioRpcError) as caught:

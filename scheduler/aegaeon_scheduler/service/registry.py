@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +20,8 @@ from aegaeon_scheduler.service.worker_link import WorkerLink
 
 _ADDRESS = re.compile(r"unix:.+|[^\s/]+:\d{1,5}")
 _MAX_NODE_ID = 128
+#: Processes remembered per place of a worker; more than restarts at one place that overlap.
+_REMEMBERED = 16
 
 
 @dataclass(slots=True)
@@ -41,10 +44,15 @@ class Registry:
         # Above every epoch of an earlier scheduler, or its workers would refuse the stream.
         self._last_epoch = time.time_ns() // 1_000_000
         self._leases: dict[int, _Lease] = {}
+        #: Incarnations that another process has replaced, by node and index.
+        self._replaced: defaultdict[tuple[str, int], deque[str]] = defaultdict(
+            lambda: deque(maxlen=_REMEMBERED)
+        )
 
     def register(self, message: cluster_pb2.RegisterWorkerRequest) -> int:
         """Accept a worker and dial it; returns its epoch."""
         identity = _checked(message)
+        self._replace(identity)
         self._last_epoch += 1
         epoch = self._last_epoch
         self._driver.apply(events.WorkerRegistered(epoch, identity))
@@ -72,6 +80,23 @@ class Registry:
         for lease in self._leases.values():
             lease.timer.cancel()
         self._leases.clear()
+
+    def _replace(self, identity: WorkerIdentity) -> None:
+        """Let a later process have an earlier one's place, and never the other way round: two that
+        live would take it from each other for ever."""
+        node = self._driver.cluster.state.nodes.get(identity.node_id)
+        engine = None if node is None else node.engines.get(identity.worker_index)
+        if engine is None or engine.identity.incarnation == identity.incarnation:
+            return
+        replaced = self._replaced[identity.node_id, identity.worker_index]
+        if identity.incarnation in replaced:
+            raise _field(
+                "worker_index",
+                identity.worker_index,
+                f"one of its own on node {identity.node_id!r}: process {engine.identity.pid} "
+                "registered there later, and serves",
+            )
+        replaced.append(engine.identity.incarnation)
 
     def _on_event(self, epoch: int, event: events.Event) -> None:
         if isinstance(event, events.WorkerLost):
