@@ -136,10 +136,16 @@ class EngineHarness:
         self.send(commands.AddSequences([spec]))
         return handle
 
-    def turn(self, model: str, handles: Sequence[int], quota_ns: int = 0) -> int:
+    def turn(
+        self,
+        model: str,
+        handles: Sequence[int],
+        quota_ns: int = 0,
+        prefetch_model: str | None = None,
+    ) -> int:
         """Queue a turn; returns its id."""
         turn_id = next(self._turns)
-        self.send(commands.QueueTurn(turn_id, model, list(handles), quota_ns))
+        self.send(commands.QueueTurn(turn_id, model, list(handles), quota_ns, prefetch_model))
         return turn_id
 
     def wait_ended(self, handles: Iterable[int]) -> None:
