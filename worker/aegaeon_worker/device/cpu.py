@@ -174,6 +174,10 @@ class CpuDevice:
     def pin_host(self, address: int, nbytes: int, *, read_only: bool) -> None:
         """Do nothing: the CPU reaches all of its memory."""
 
+    def host_pinned(self, address: int) -> bool:
+        """Never."""
+        return False
+
     def unpin_host(self, address: int) -> None:
         """Do nothing."""
 

@@ -120,15 +120,18 @@ class CudaDevice:
         data = byte_view(source)
         own = self._ranges[target.name]
         own.require_bytes(offset, data.nbytes)
-        stream = self._in[own.lane]
-        self._driver.copy_in(own.base + offset, data.data_ptr(), data.nbytes, stream)
+        shift = own.base + offset - data.data_ptr()
+        for host, nbytes in self.pins.split(data.data_ptr(), data.nbytes):
+            self._driver.copy_in(host + shift, host, nbytes, self._in[own.lane])
 
     def copy_out(self, source: VirtualRange, offset: int, target: torch.Tensor) -> None:
         """Queue a copy from ``offset`` of a mapped range that fills a contiguous host tensor."""
         data = byte_view(target)
         own = self._ranges[source.name]
         own.require_bytes(offset, data.nbytes)
-        self._driver.copy_out(data.data_ptr(), own.base + offset, data.nbytes, self._out)
+        shift = own.base + offset - data.data_ptr()
+        for host, nbytes in self.pins.split(data.data_ptr(), data.nbytes):
+            self._driver.copy_out(host, host + shift, nbytes, self._out)
 
     def mark(self) -> CudaMark:
         """A mark after every copy of weights that was queued so far."""
@@ -144,6 +147,10 @@ class CudaDevice:
     def pin_host(self, address: int, nbytes: int, *, read_only: bool) -> None:
         """Begin to pin a mapping in the background."""
         self.pins.pin(address, nbytes, read_only=read_only)
+
+    def host_pinned(self, address: int) -> bool:
+        """Whether all of the mapping at ``address`` is pinned, so that its memory exists."""
+        return self.pins.pinned(address)
 
     def unpin_host(self, address: int) -> None:
         """End what ``pin_host`` began, before the mapping goes."""

@@ -78,6 +78,9 @@ class HostPinning(Protocol):
         may touch two mappings.
         """
 
+    def host_pinned(self, address: int) -> bool:
+        """Whether all of the mapping at ``address`` is pinned, so that its memory exists."""
+
     def unpin_host(self, address: int) -> None:
         """End what ``pin_host`` began, before the mapping goes; blocks while it is under way.
 

@@ -205,6 +205,9 @@ class HostSlabs:
         """Make sure that the first ``nbytes`` of a slab exist; false if the file system is full."""
         if nbytes <= slab.allocated_nbytes:
             return True
+        if self._pinning is not None and self._pinning.host_pinned(self._slab_addresses()[number]):
+            slab.allocated_nbytes = self.slab_nbytes
+            return True
         end = min(self.slab_nbytes, -(-nbytes // _STEP_NBYTES) * _STEP_NBYTES)
         start = number * self.slab_nbytes + slab.allocated_nbytes
         step = end - slab.allocated_nbytes

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from aegaeon_worker.device.errors import OutOfChunks
 from aegaeon_worker.device.interface import CopyLane, Device, VirtualRange
 from aegaeon_worker.weights.errors import WeightsNotResident
 from aegaeon_worker.weights.layout import Stage, WeightLayout
@@ -92,10 +93,10 @@ class ResidentWeights:
     def load_piece(self, nbytes: int) -> int:
         """Issue the next stages' copies, of about ``nbytes``; return how many bytes that were.
 
-        0, and nothing new, while the last copy is under way and once the weights are resident. The
+        0, and nothing new, while the link is busy with them and once the weights are resident. The
         first call takes the chunks of all weights. Errors as ``load``.
         """
-        if self.resident or not self.gate.done:
+        if self.resident or self.gate.busy:
             return 0
         return self._copying(nbytes, at_once=False)
 
@@ -124,8 +125,7 @@ class ResidentWeights:
         copied = 0
         try:
             if not self.mapped:
-                self._range.map(self._positions)
-                self._uncopied.extend(self.layout.stages)
+                self._begin(at_once=at_once)
             while self._uncopied:
                 copied += self._copy_next(nbytes)
                 if not at_once:
@@ -137,6 +137,23 @@ class ResidentWeights:
             self._close_file()
         return copied
 
+    def _begin(self, *, at_once: bool) -> None:
+        pool = self._device.pool
+        if not at_once:
+            self._range.map(self._positions)
+        elif self.num_chunks > pool.num_free:
+            name = self._range.name
+            free, total = pool.num_free, pool.num_chunks
+            raise OutOfChunks(name, self.num_chunks, free, total, pool.chunk_nbytes)
+        self._uncopied.extend(self.layout.stages)
+
+    def _map_until(self, end: int) -> None:
+        """Map what the next copy needs: the rest is mapped while it runs."""
+        mapped = len(self._range.mapped)
+        needed = self._device.pool.chunks_for(end)
+        if needed > mapped:
+            self._range.map(self._positions[mapped:needed])
+
     def _copy_next(self, nbytes: int) -> int:
         """Copy the next stages that together have at least ``nbytes``, or the rest."""
         group = [self._uncopied.popleft()]
@@ -145,6 +162,7 @@ class ResidentWeights:
             group.append(self._uncopied.popleft())
         end = group[-1].end
         assert self._file is not None
+        self._map_until(end)
         self._device.copy_in(self._range, start, self._file.data[start:end])
         self.gate.hold(group, self._device.mark())
         return end - start

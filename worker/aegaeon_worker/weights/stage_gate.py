@@ -18,7 +18,7 @@ class StageGate:
     def __init__(self, layout: WeightLayout) -> None:
         self._order = {stage.name: index for index, stage in enumerate(layout.stages)}
         self._marks: dict[int, CopyMark] = {}
-        self._last: CopyMark | None = None
+        self._recent: list[CopyMark] = []
 
     @property
     def open(self) -> bool:
@@ -28,7 +28,12 @@ class StageGate:
     @property
     def done(self) -> bool:
         """Whether every copy issued so far is complete; never blocks."""
-        return self._last is None or self._last.done
+        return all(mark.done for mark in self._recent)
+
+    @property
+    def busy(self) -> bool:
+        """Whether two copies are under way, so that the link will not idle; never blocks."""
+        return len(self._recent) == 2 and not self._recent[0].done
 
     def wait(self, stage: str) -> None:
         """Let compute issued from now on start after the bytes of ``stage`` and those before it."""
@@ -42,12 +47,12 @@ class StageGate:
         """Hold the doors of ``stages`` until ``mark``, which comes after every earlier one."""
         for stage in stages:
             self._marks[self._order[stage.name]] = mark
-        self._last = mark
+        self._recent = [*self._recent[-1:], mark]
 
     def reset(self) -> None:
         """Let go of every door: the copies are done or undone."""
         self._marks.clear()
-        self._last = None
+        self._recent.clear()
 
     def _pass(self, index: int) -> None:
         if not self._marks:
