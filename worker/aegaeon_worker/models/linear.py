@@ -34,7 +34,7 @@ def _onednn_available() -> bool:
 _HAS_ONEDNN = _onednn_available()
 
 
-def _product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """``rows`` [M, K] by ``weight`` [N, K], as [M, N], in whatever order of memory is fastest."""
     count = rows.shape[0]
     if 1 < count <= _TRANSPOSED_MAX_ROWS:
@@ -62,7 +62,7 @@ class SharedProduct:
         """The part of ``member`` for ``given``, viewed as ``rows`` [M, K]; None if not at hand."""
         if member == 0:
             self._input = given
-            self._parts = torch.split(_product(rows, self._weight), self._sizes, 1)
+            self._parts = torch.split(product(rows, self._weight), self._sizes, 1)
         elif given is not self._input:
             return None
         part = self._parts[member]
@@ -87,7 +87,7 @@ class CpuLinear(nn.Linear):
         if self.shared is not None and rows.shape[0] <= _FEW_ROWS:
             out = self.shared.take(self.member, input, rows)
         if out is None:
-            out = _product(rows, self.weight)
+            out = product(rows, self.weight)
         # Contiguous, or every later operation of the layer would stride.
         out = out.contiguous()
         if self.bias is not None:

@@ -12,6 +12,9 @@ from aegaeon_worker.models.checkpoint import Checkpoint
 from aegaeon_worker.models.context_length import context_length
 from aegaeon_worker.models.generic import GenericModel
 from aegaeon_worker.models.interface import CheckpointReader, ServedModel
+from aegaeon_worker.models.native.model import NativeModel
+from aegaeon_worker.models.native.plan import plan_decoder
+from aegaeon_worker.models.native.weights import FusedSlices
 from aegaeon_worker.models.parameters import place_parameters
 from aegaeon_worker.models.probe import probe_attention
 from aegaeon_worker.models.sources import WeightSources
@@ -38,6 +41,13 @@ class TransformersLoader:
         facts = probe_attention(path, module)
         length = context_length(path, config, max_model_len)
         sources = WeightSources.resolve(module, Checkpoint.scan(path))
+        plan = plan_decoder(module, facts, sources.ties, dtype)
+        if plan is not None:
+            native = NativeModel(plan, dtype=dtype, max_model_len=length)
+            fingerprint = _fingerprint(path, sources.checkpoint, native.layout)
+            return native, CheckpointReader(
+                fingerprint, lambda out: sources.fill(FusedSlices(plan, out))
+            )
         layout = place_parameters(path, module, dtype, sources.ties, facts.shared_inputs)
         model = GenericModel(module, layout, sources.ties, facts, dtype=dtype, max_model_len=length)
         fingerprint = _fingerprint(path, sources.checkpoint, layout)

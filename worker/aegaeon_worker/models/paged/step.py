@@ -42,6 +42,22 @@ class PagedPass:
         """See ``AttentionPass``; the window is the layer's own, whatever ``options`` say."""
         layer = module.layer_idx
         assert isinstance(layer, int)
+        return self.attend_layer(
+            layer, query, key, value, scaling=scaling, softcap=softcap, sinks=sinks
+        )
+
+    def attend_layer(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        scaling: float | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Store ``key`` and ``value`` [1, Hkv, T, D]; attend with ``query``: [1, T, Hq, D]."""
         self._store.write(layer, key, value)
         batches, pieces = self._plan(self._windows[layer])
         out: torch.Tensor | None = None

@@ -1,0 +1,1 @@
+"""Kernels of the native decoder: Triton on CUDA, PyTorch elsewhere."""

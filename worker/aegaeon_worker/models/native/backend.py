@@ -1,0 +1,64 @@
+"""What the native decoder computes with: one implementation for CUDA, one for everything else."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from aegaeon_worker.models.interface import StepInput
+from aegaeon_worker.models.native.plan import AttentionPlan
+
+
+class StepAttention(Protocol):
+    """The attention of one pass."""
+
+    def attend(
+        self,
+        layer: int,
+        qkv: torch.Tensor,
+        head_norms: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> torch.Tensor:
+        """Norm and rotate, store keys and values, attend: [T, Hq * D].
+
+        ``qkv`` is what ``Backend.linear`` gave for queries, keys and values, in this order.
+        """
+
+
+class Backend(Protocol):
+    """The operations of a decoder layer.
+
+    A result of ``linear`` is [T, N] or partial sums [P, T, N]: it is for ``add_norm`` and
+    ``StepAttention.attend`` only.
+    """
+
+    def linear(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """``x`` [T, K] by ``weight`` [N, K], plus ``bias`` [N]."""
+
+    def swiglu(self, x: torch.Tensor, gate_up: torch.Tensor) -> torch.Tensor:
+        """``silu(x @ gate.T) * (x @ up.T)`` [T, I] for ``gate_up`` [2 I, K]."""
+
+    def add_norm(
+        self, delta: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """Add ``delta`` to ``residual`` [T, H] in place; return its RMS norm."""
+
+    def logits(self, x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        """``x`` [R, H] by ``head`` [V, H], in float32."""
+
+    def attention(self, step: StepInput) -> StepAttention:
+        """The attention of one pass."""
+
+
+def choose_backend(device: torch.device, plan: AttentionPlan, dtype: torch.dtype) -> Backend:
+    """The kernels on CUDA, PyTorch elsewhere."""
+    if device.type == "cuda":
+        # Triton is installed with PyTorch for CUDA only.
+        from aegaeon_worker.models.native.triton_backend import TritonBackend
+
+        return TritonBackend(plan, device)
+    from aegaeon_worker.models.native.torch_backend import TorchBackend
+
+    return TorchBackend(plan, device, dtype)

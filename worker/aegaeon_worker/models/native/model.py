@@ -1,0 +1,68 @@
+"""The native decoder as a served model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.models.interface import StepInput
+from aegaeon_worker.models.native.backend import Backend, StepAttention, choose_backend
+from aegaeon_worker.models.native.plan import DecoderPlan
+from aegaeon_worker.models.native.weights import DecoderWeights, place_fused
+from aegaeon_worker.weights.stage_gate import StageGate
+
+
+class NativeModel:
+    """A ``ServedModel`` and ``StagedModel`` of the Llama-like families."""
+
+    backend: Backend
+    """What it computes with; set by ``bind``, by the device of the weights."""
+
+    def __init__(self, plan: DecoderPlan, *, dtype: torch.dtype, max_model_len: int) -> None:
+        self._plan = plan
+        attention = plan.attention
+        self.layout = place_fused(plan, dtype)
+        self.kv_shape = KvShape(plan.num_layers, attention.kv_heads, attention.head_dim, dtype)
+        self.vocab_size = plan.vocab_size
+        self.max_model_len = max_model_len
+        self._gate = StageGate(self.layout)
+
+    def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """See ``ServedModel``; ``tensors`` has the names of the layout."""
+        self._weights = DecoderWeights.of(tensors, self._plan.num_layers)
+        device = self._weights.embedding.device
+        self.backend = choose_backend(device, self._plan.attention, self.kv_shape.dtype)
+
+    def use_gate(self, gate: StageGate) -> None:
+        """See ``StagedModel``."""
+        self._gate = gate
+
+    @torch.inference_mode()
+    def forward(self, step: StepInput) -> torch.Tensor:
+        """See ``ServedModel``."""
+        return self.logits(step.token_ids, self.backend.attention(step), step.logit_rows)
+
+    def logits(
+        self, token_ids: torch.Tensor, attention: StepAttention, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Run ``token_ids`` [T] through all layers: float32 logits of ``rows`` [R], or of all."""
+        backend, weights, eps = self.backend, self._weights, self._plan.attention.norm_eps
+        self._gate.wait("embeddings")
+        residual = F.embedding(token_ids, weights.embedding)
+        delta: torch.Tensor | None = None
+        for index, layer in enumerate(weights.layers):
+            self._gate.wait(f"layer.{index}")
+            hidden = backend.add_norm(delta, residual, layer.input_norm, eps)
+            qkv = backend.linear(hidden, layer.qkv, layer.qkv_bias)
+            attended = attention.attend(index, qkv, layer.head_norms)
+            delta = backend.linear(attended, layer.output, layer.output_bias)
+            hidden = backend.add_norm(delta, residual, layer.mlp_norm, eps)
+            delta = backend.linear(backend.swiglu(hidden, layer.gate_up), layer.down, None)
+        if rows is not None and delta is not None:
+            delta, residual = delta.index_select(-2, rows), residual.index_select(0, rows)
+        self._gate.wait("head")
+        hidden = backend.add_norm(delta, residual, weights.final_norm, eps)
+        return backend.logits(hidden, weights.head)

@@ -1,0 +1,163 @@
+"""The native decoder on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from aegaeon_worker.kernels.activation import silu_mul
+from aegaeon_worker.kernels.decode_attention import DecodeRows, choose_splits, decode_attention
+from aegaeon_worker.kernels.narrow_linear import (
+    MAX_ROWS,
+    MAX_SWIGLU_ROWS,
+    narrow_linear,
+    narrow_swiglu,
+)
+from aegaeon_worker.kernels.norm import add_norm
+from aegaeon_worker.kernels.prefill_attention import PrefillTiles, prefill_attention
+from aegaeon_worker.kernels.rotary import RotaryTables, rotary_tables, rotate_and_store
+from aegaeon_worker.models.interface import StepInput
+from aegaeon_worker.models.native.plan import AttentionPlan
+
+
+class TritonBackend:
+    """See ``Backend``."""
+
+    def __init__(self, plan: AttentionPlan, device: torch.device) -> None:
+        self._plan = plan
+        self._frequencies = plan.frequencies.to(device)
+
+    def linear(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See ``Backend``."""
+        if x.shape[0] <= MAX_ROWS:
+            return narrow_linear(x, weight, bias)
+        return F.linear(x, weight, bias)
+
+    def swiglu(self, x: torch.Tensor, gate_up: torch.Tensor) -> torch.Tensor:
+        """See ``Backend``."""
+        if x.shape[0] <= MAX_SWIGLU_ROWS:
+            return narrow_swiglu(x, gate_up)
+        return silu_mul(F.linear(x, gate_up))
+
+    def add_norm(
+        self, delta: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """See ``Backend``."""
+        return add_norm(delta, residual, weight, eps)
+
+    def logits(self, x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        """See ``Backend``."""
+        if x.shape[0] <= MAX_ROWS:
+            return narrow_linear(x, head, None, parts=1)[0]
+        if x.dtype == torch.float32:
+            return F.linear(x, head)
+        return torch.mm(x, head.t(), out_dtype=torch.float32)
+
+    def attention(self, step: StepInput) -> TritonAttention:
+        """See ``Backend``."""
+        return plan_attention(self._plan, self._frequencies, step)
+
+    def decode_attention(
+        self,
+        positions: torch.Tensor,
+        context_lens: torch.Tensor,
+        block_tables: torch.Tensor,
+        kv: torch.Tensor,
+    ) -> TritonAttention:
+        """One token per sequence at ``positions`` [S]; it may be captured in a graph.
+
+        A position of -1 with a context length of 0 is padding: nothing is stored for it.
+        """
+        tables = rotary_tables(
+            positions, None, block_tables, self._frequencies, self._plan.rope_scaling, kv
+        )
+        rows = DecodeRows(context_lens, block_tables, None, None)
+        longest = block_tables.shape[1] * kv.shape[3]
+        return TritonAttention(self._plan, kv, block_tables, tables, rows, longest, None)
+
+
+class TritonAttention:
+    """See ``StepAttention``."""
+
+    def __init__(
+        self,
+        plan: AttentionPlan,
+        kv: torch.Tensor,
+        block_tables: torch.Tensor,
+        tables: RotaryTables,
+        decode: DecodeRows | None,
+        longest: int,
+        prefill: PrefillTiles | None,
+    ) -> None:
+        self._plan = plan
+        self._kv = kv
+        self._block_tables = block_tables
+        self._tables = tables
+        self._decode = decode
+        self._prefill = prefill
+        self._splits = 1 if decode is None else choose_splits(decode.count, plan.kv_heads, longest)
+
+    def attend(
+        self,
+        layer: int,
+        qkv: torch.Tensor,
+        head_norms: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> torch.Tensor:
+        """See ``StepAttention``."""
+        plan = self._plan
+        query = rotate_and_store(qkv, self._tables, head_norms, plan.norm_eps, self._kv, layer)
+        out = torch.empty_like(query)
+        window = plan.windows[layer]
+        if self._decode is not None:
+            decode_attention(
+                query, self._decode, self._kv, layer, out,
+                scale=plan.scale, window=window, splits=self._splits,
+            )  # fmt: skip
+        if self._prefill is not None:
+            prefill_attention(
+                query, self._prefill, self._block_tables, self._kv, layer, out,
+                scale=plan.scale, window=window,
+            )  # fmt: skip
+        return out.view(out.shape[0], -1)
+
+
+def plan_attention(
+    plan: AttentionPlan, frequencies: torch.Tensor, step: StepInput
+) -> TritonAttention:
+    """Decode attention for the sequences that add one token, prefill attention for the others."""
+    device = step.kv.device
+    count = len(step.query_lens)
+    single = [s for s in range(count) if step.query_lens[s] == 1]
+    several = [s for s in range(count) if step.query_lens[s] > 1]
+    of_rows = None
+    if several:
+        lens = torch.tensor(step.query_lens)
+        of_rows = torch.repeat_interleave(torch.arange(count), lens).to(device, non_blocking=True)
+    tables = rotary_tables(
+        step.positions, of_rows, step.block_tables, frequencies, plan.rope_scaling, step.kv
+    )
+    decode = None
+    longest = max((step.context_lens[s] for s in single), default=0)
+    if single:
+        lengths = _int32(step.context_lens, device)
+        first_rows = [0]
+        for query_len in step.query_lens:
+            first_rows.append(first_rows[-1] + query_len)
+        decode = DecodeRows(
+            lengths,
+            step.block_tables,
+            _int32(single, device) if several else None,
+            _int32([first_rows[s] for s in single], device) if several else None,
+        )
+    prefill = None
+    if several:
+        prefill = PrefillTiles.plan(several, step.query_lens, step.context_lens, device)
+    return TritonAttention(plan, step.kv, step.block_tables, tables, decode, longest, prefill)
+
+
+def _int32(values: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32).to(device, non_blocking=True)
