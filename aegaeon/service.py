@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import Self, get_args
 
 from aegaeon.client.backend import Backend
@@ -96,8 +96,8 @@ class LLMService:
         """As `serve`, for a caller with an event loop; cancelling it cancels the requests."""
         return await self._backend.loop.bridge(self._backend.serve(requests))
 
-    def stream(self, request: Request) -> Iterator[StepOutput]:
-        """The steps of one request as they are made; leaving the iterator early cancels it.
+    def stream(self, request: Request) -> Generator[StepOutput, None, None]:
+        """The steps of one request as they are made; closing the generator early cancels it.
 
         Raises the error that ends the request. A reader may fall behind by all of
         ``decode_tokens``, which is what the steps held for it are bounded by.
@@ -114,7 +114,7 @@ class LLMService:
             if self._finalizer.alive:
                 loop.submit(stream.close())
 
-    async def stream_async(self, request: Request) -> AsyncIterator[StepOutput]:
+    async def stream_async(self, request: Request) -> AsyncGenerator[StepOutput, None]:
         """As `stream`, for a caller with an event loop."""
         loop = self._backend.loop
         stream = await loop.bridge(self._backend.open_stream(request))
@@ -229,6 +229,8 @@ def _check_arguments(nodes: Sequence[NodeConfig], address: str | None) -> None:
     for index, node in enumerate(nodes):
         if not isinstance(node, NodeConfig):
             raise ConfigError(f"cluster_config[{index}]: expected a NodeConfig, got {node!r}")
+        for spec in node.cached_models:
+            spec.path()  # before daemons are started for a model that is not there
     ids = [node.node_id for node in nodes]
     for node_id in ids:
         if ids.count(node_id) > 1:
