@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 
+import psutil
+
 from aegaeon import LLMService
 from aegaeon.errors import UnavailableError
 from aegaeon.model_spec import ModelSpec
@@ -29,15 +31,24 @@ def main(way: str, model_path: str, shm_dir: str) -> None:
     elif way == "raise":
         with service:
             raise ValueError("the body of the with statement failed")
-    elif way == "lose its worker":
-        [worker] = service.runtime().workers
-        os.kill(worker.pid, signal.SIGKILL)
+    elif way.startswith("lose"):
+        os.kill(daemon(service, way.removeprefix("lose ")), signal.SIGKILL)
         [outcome] = service.serve([request])
         assert isinstance(outcome, UnavailableError), outcome
         assert "SIGKILL" in str(outcome), outcome
         service.close()
     else:
         service.serve([request])
+
+
+def daemon(service: LLMService, module: str) -> int:
+    """Process id of the service's daemon."""
+    [found] = [
+        child.pid
+        for child in psutil.Process().children()
+        if module in child.cmdline() and service.address in child.cmdline()
+    ]
+    return found
 
 
 if __name__ == "__main__":

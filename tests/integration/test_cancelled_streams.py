@@ -53,6 +53,7 @@ async def cancel_streams(address: str, model: str, count: int) -> int:
                     )
                 )
                 response = await call.read()
+                assert isinstance(response, inference_pb2.GenerateResponse)
                 call.cancel()
                 return len(response.token_ids) > 0
 

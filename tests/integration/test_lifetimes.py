@@ -49,7 +49,14 @@ def start(surroundings_of_client: Surroundings, tiny_models: list[ModelSpec]) ->
 
 
 @pytest.mark.parametrize(
-    ("way", "status"), [("close", 0), ("forget", 0), ("raise", 1), ("lose its worker", 0)]
+    ("way", "status"),
+    [
+        ("close", 0),
+        ("forget", 0),
+        ("raise", 1),
+        ("lose aegaeon_worker", 0),
+        ("lose aegaeon_scheduler", 0),
+    ],
 )
 def test_nothing_is_left_when_the_client_ends_itself(
     start: Start, surroundings_of_client: Surroundings, way: str, status: int

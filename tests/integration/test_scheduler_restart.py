@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ PROMPT = [5, 9, 250, 17]
 NEW_TOKENS = 800
 CHECKED_TOKENS = 32
 STREAMS = 4
+#: A clean stop, with a request under way.
+STOP_S = 2.0
 
 
 def weight_files(shm_dir: Path) -> dict[str, tuple[int, int]]:
@@ -68,12 +71,17 @@ def test_streams_go_on_with_identical_tokens(
     assert undisturbed[:CHECKED_TOKENS] == expected_tokens(spec, [PROMPT], CHECKED_TOKENS)[0]
 
 
-def test_a_worker_waits_for_its_scheduler(
+def test_daemons_start_in_any_order_and_stop_under_load_at_once(
     daemons: Daemons, tiny_models: list[ModelSpec], run_folder: Path
 ) -> None:
-    """Daemons may be started in any order."""
     worker = daemons.worker(f"unix:{run_folder}/s").wait_ready()
     scheduler = daemons.scheduler(f"unix:{run_folder}/s")
     with LLMService([tiny_node(tiny_models[:1])], address=scheduler.address) as service:
         assert [info.pid for info in service.runtime().workers] == [worker.pid]
         assert len(tokens_of(service.serve([ask(tiny_models[0], PROMPT, 5)])[0])) == 5
+        stream = service.stream(ask(tiny_models[0], PROMPT, 10_000))
+        next(stream)
+        for daemon in (worker, scheduler):
+            start = time.monotonic()
+            daemon.stop()
+            assert time.monotonic() - start < STOP_S

@@ -9,6 +9,7 @@ import pytest
 
 from aegaeon import LLMService
 from aegaeon.model_spec import ModelSpec
+from tests.integration.daemons import until
 from tests.integration.models import expected_tokens
 from tests.integration.workload import ask, prompts, tokens_of
 
@@ -26,13 +27,22 @@ def switches(service: LLMService) -> int:
     return int(engine.switches)
 
 
-def test_the_device_holds_one_model(service: LLMService, tiny_models: list[ModelSpec]) -> None:
-    """What the other tests here stand on."""
-    for spec in tiny_models:
-        service.serve([ask(spec, [5], 1)])
+def test_the_device_holds_one_running_model(
+    service: LLMService, tiny_models: list[ModelSpec]
+) -> None:
+    """What the other tests here stand on: two chunks, for the weights and the KV of one model."""
     [worker] = service.runtime().workers
-    assert 0 < worker.usage.device_weight_bytes <= worker.device.chunk_bytes
-    assert worker.device.pool_bytes < len(tiny_models) * worker.device.chunk_bytes
+    chunk = worker.device.chunk_bytes
+    assert worker.device.pool_bytes == 2 * chunk
+    stream = service.stream(ask(tiny_models[0], [5], 4_000))
+    next(stream)
+    until(lambda: usage(service) == (chunk, chunk))
+    stream.close()
+
+
+def usage(service: LLMService) -> tuple[int, int]:
+    [worker] = service.runtime().workers
+    return worker.usage.device_weight_bytes, worker.usage.device_kv_bytes
 
 
 @pytest.mark.parametrize("count", [2, 3])
