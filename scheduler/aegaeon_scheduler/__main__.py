@@ -12,6 +12,7 @@ from aegaeon.rpc.daemon import StopSignal, announce_ready, run_daemon
 from aegaeon.rpc.notify import keep_watchdog, notify
 from aegaeon_scheduler.config import DaemonConfig
 from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.values import PlacementPolicy, RoutingPolicy
 from aegaeon_scheduler.service.server import SchedulerServer
 
@@ -66,6 +67,12 @@ def _parser() -> argparse.ArgumentParser:
         ("--routing", core.routing, "chooses nodes for requests"),
     ):
         add(flag, choices=[_name(p) for p in type(policy)], default=_name(policy), help=text)
+    add(
+        "--policy",
+        choices=[policy.value for policy in SchedulingPolicy],
+        default=core.policy.value,
+        help="plans turns and chooses engines",
+    )
     add("--lifeline-fd", type=int, help="stop when the other end of this pipe is closed")
     add("--lifeline-folder", type=Path, help="remove this folder when that was the reason to stop")
     add("--ready-fd", type=int, help="write a JSON line with the address here once serving")
@@ -90,8 +97,10 @@ def _numbers(daemon: DaemonConfig, core: CoreConfig) -> list[tuple[str, int, str
             core.recovery_timeout_ns // _MS,
             "how long a request waits for a replica after a loss",
         ),
+        ("--ttft-slo-ms", core.ttft_slo_ns // _MS, "target time to the first token"),
         ("--tpot-slo-ms", core.tpot_slo_ns // _MS, "target time per output token"),
         ("--max-quota-ms", core.max_quota_ns // _MS, "longest turn while another model waits"),
+        ("--max-wait-ms", core.max_wait_ns // _MS, "a model that waits so long goes first"),
     ]
 
 
@@ -109,8 +118,11 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
             max_tokens_per_model=options.max_tokens_per_model,
             reader_backlog_tokens=options.reader_backlog_tokens,
             recovery_timeout_ns=options.recovery_timeout_ms * _MS,
+            policy=SchedulingPolicy(options.policy),
+            ttft_slo_ns=options.ttft_slo_ms * _MS,
             tpot_slo_ns=options.tpot_slo_ms * _MS,
             max_quota_ns=options.max_quota_ms * _MS,
+            max_wait_ns=options.max_wait_ms * _MS,
             placement=PlacementPolicy[_member(options.placement)],
             routing=RoutingPolicy[_member(options.routing)],
         ),

@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 from aegaeon.errors import AegaeonError, EngineError
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.values import FinishReason
 from tests.scheduler.fake_cluster import FakeClusterDriver, replay, request
 from tests.scheduler.fake_worker import MS, token_at
@@ -30,10 +31,15 @@ seldom = st.integers(0, 3).map(lambda number: number == 3)
 class AnyOrder(RuleBasedStateMachine):
     """Two nodes with up to two engines each, three models, requests of a few tokens."""
 
+    policy = SchedulingPolicy.DEADLINE
+
     def __init__(self) -> None:
         super().__init__()
         config = CoreConfig(
-            reader_backlog_tokens=3, recovery_timeout_ns=RECOVERY_NS, affinity_slack=2
+            policy=self.policy,
+            reader_backlog_tokens=3,
+            recovery_timeout_ns=RECOVERY_NS,
+            affinity_slack=2,
         )
         self.world = FakeClusterDriver(config)
         self.ended: dict[int, int] = {}
@@ -191,10 +197,18 @@ class AnyOrder(RuleBasedStateMachine):
         assert replay(world) == world.outputs
 
 
-AnyOrder.TestCase.settings = settings(
+class AnyOrderInTurn(AnyOrder):
+    """The same with models in turn."""
+
+    policy = SchedulingPolicy.ROUND_ROBIN
+
+
+SETTINGS = settings(
     max_examples=60,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+AnyOrder.TestCase.settings = AnyOrderInTurn.TestCase.settings = SETTINGS
 TestAnyOrder = AnyOrder.TestCase
+TestAnyOrderInTurn = AnyOrderInTurn.TestCase

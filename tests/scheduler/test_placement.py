@@ -7,6 +7,7 @@ import pytest
 from aegaeon.errors import AegaeonError, ErrorReason
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.replica import IllegalTransitionError, Replica, ReplicaState
 from aegaeon_scheduler.core.values import NodeExpectation, PlacementPolicy, RoutingPolicy
 from tests.scheduler.fake_cluster import FakeClusterDriver, request
@@ -135,7 +136,7 @@ def test_round_robin_routing_ignores_the_load() -> None:
 
 
 def test_an_engine_with_the_model_at_hand_is_preferred_until_it_is_far_ahead() -> None:
-    world = FakeClusterDriver(CoreConfig(affinity_slack=3))
+    world = FakeClusterDriver(CoreConfig(policy=SchedulingPolicy.ROUND_ROBIN, affinity_slack=3))
     world.add_worker("n0", 0)
     world.add_worker("n0", 1)
     world.settle()

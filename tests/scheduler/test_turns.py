@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.quota import round_quotas
 from aegaeon_scheduler.core.values import TurnEnd
 from tests.scheduler.fake_cluster import FakeClusterDriver, request
@@ -14,8 +16,8 @@ MANY = 1_900
 
 
 def serving(*models: str, batch: int = 4) -> tuple[FakeClusterDriver, FakeWorker]:
-    """One worker that serves the models."""
-    world = FakeClusterDriver()
+    """One worker that serves the models in turn."""
+    world = FakeClusterDriver(CoreConfig(policy=SchedulingPolicy.ROUND_ROBIN))
     worker = world.add_worker(batch=batch)
     world.settle()
     for model in models:

@@ -35,6 +35,7 @@ class Admission:
     stop: StopConditions
     reserved_tokens: int
     pool_bytes: int
+    weight_bytes: int
 
 
 def admit(state: State, request: GenerationRequest) -> Admission:
@@ -47,7 +48,8 @@ def admit(state: State, request: GenerationRequest) -> Admission:
     tokens = min(len(request.prompt) + stop.max_new_tokens, stop.max_model_len)
     pool_bytes = _check_memory(request.model, facts, tokens, largest)
     _check_limits(state, model, tokens)
-    return Admission(model, stop, tokens, pool_bytes)
+    weight_bytes = _chunks(facts.packed_bytes, largest.chunk_bytes)
+    return Admission(model, stop, tokens, pool_bytes, weight_bytes)
 
 
 def pool_bytes(facts: ModelFacts, tokens: int, chunk_bytes: int) -> int:

@@ -8,9 +8,10 @@ from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.deployment import Deployment
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.operations import Operation, Undeployment
+from aegaeon_scheduler.core.policies import engine_policy, turn_policy
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import Model, State
-from aegaeon_scheduler.core.turns import RoundRobinTurns, TurnPlanner, TurnPolicy
+from aegaeon_scheduler.core.turns import TurnPlanner
 from aegaeon_scheduler.core.values import GenerationRequest, ModelSpec
 
 #: Events after which another set of engines can run a model.
@@ -25,10 +26,9 @@ _CHANGES_ROUTES = (
 class Cluster:
     """Requests, replicas, engines and their turns. Same events, same commands."""
 
-    def __init__(self, config: CoreConfig, policy: TurnPolicy | None = None) -> None:
-        self.state = State(config, config.placement, config.routing)
-        turns = policy or RoundRobinTurns(config.tpot_slo_ns, config.max_quota_ns)
-        self._planner = TurnPlanner(turns)
+    def __init__(self, config: CoreConfig) -> None:
+        self.state = State(config, config.placement, config.routing, engine_policy(config))
+        self._planner = TurnPlanner(turn_policy(config))
 
     def submit(self, request: GenerationRequest, now_ns: int) -> tuple[Sequence, list[Command]]:
         """Accept a request; raises the `AegaeonError` that refuses it."""
@@ -160,7 +160,7 @@ class Cluster:
         if state.stale:
             engines, state.stale = state.stale, {}
             for engine in engines.values():
-                self._planner.replan(engine, state.out)
+                self._planner.replan(engine, now_ns, state.out)
         return state.out.drain()
 
     def _run_operations(self, name: str, now_ns: int) -> None:

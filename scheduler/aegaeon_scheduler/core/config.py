@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.values import PlacementPolicy, RoutingPolicy
 
 _SECOND = 1_000_000_000
@@ -25,11 +26,18 @@ class CoreConfig:
     reader_backlog_tokens: int = 1_024
     #: How long a sequence waits for a READY replica after a loss before it fails, in ns.
     recovery_timeout_ns: int = 30 * _SECOND
-    #: Target time per output token, in ns; enters the quota of a turn.
+    #: Plans turns and chooses engines.
+    policy: SchedulingPolicy = SchedulingPolicy.DEADLINE
+    #: Target time to the first token, in ns; enters the deadlines of tokens.
+    ttft_slo_ns: int = 10 * _SECOND
+    #: Target time per output token, in ns; enters the deadlines of tokens and quotas.
     tpot_slo_ns: int = _SECOND // 10
     #: Longest quota of a turn while another model waits, in ns.
     max_quota_ns: int = _SECOND
-    #: Requests by which an engine with the model at hand may be ahead and still be preferred.
+    #: A model that waits so long for a turn goes first, whatever the deadlines of others, in ns.
+    max_wait_ns: int = 30 * _SECOND
+    #: Requests by which an engine with the model at hand may be ahead and still be preferred; with
+    #: deadline turns, to an idle engine.
     affinity_slack: int = 8
     #: Chooses nodes for replicas until a topology says otherwise.
     placement: PlacementPolicy = PlacementPolicy.LEAST_LOADED

@@ -40,6 +40,7 @@ def submit(state: State, request: GenerationRequest, now_ns: int) -> Sequence:
         inherited=len(request.generated),
         reserved_tokens=admission.reserved_tokens,
         pool_bytes=admission.pool_bytes,
+        weight_bytes=admission.weight_bytes,
     )
     state.sequences[sequence.sequence_id] = sequence
     admission.model.requests += 1

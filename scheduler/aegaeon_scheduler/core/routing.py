@@ -44,7 +44,7 @@ def choose_engine(state: State, sequence: Sequence) -> Engine | None:
             if engine.identity.device.pool_bytes >= sequence.pool_bytes
         ]
         if fitting:
-            return _choose_in_node(state, sequence, fitting)
+            return state.engine_policy.choose(fitting, sequence)
         nodes.remove(chosen)
     return None
 
@@ -69,20 +69,6 @@ def _choose_node(
         return nodes[turn % len(nodes)]
     least = min([node.active_requests for node, _ in nodes])
     return _rotate([item for item in nodes if item[0].active_requests == least], sequence)
-
-
-def _choose_in_node(state: State, sequence: Sequence, engines: list[Engine]) -> Engine:
-    """Prefer engines that have the model at hand, unless they are far ahead in load."""
-    least = min(len(engine.sequences) for engine in engines)
-    near = [
-        engine
-        for engine in engines
-        if (engine.resident == sequence.model or sequence.model in engine.queues)
-        and len(engine.sequences) <= least + state.config.affinity_slack
-    ]
-    pool = near or engines
-    least = min(len(engine.sequences) for engine in pool)
-    return _rotate([engine for engine in pool if len(engine.sequences) == least], sequence)
 
 
 def _rotate(ties: Items[_Item], sequence: Sequence) -> _Item:

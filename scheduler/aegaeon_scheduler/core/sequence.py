@@ -30,6 +30,8 @@ class Sequence:
     reserved_tokens: int
     #: Device pool bytes that weights and KV need at full length.
     pool_bytes: int
+    #: Of those, weights.
+    weight_bytes: int
 
     # Set when routed, unset on loss.
     engine_id: str | None = None

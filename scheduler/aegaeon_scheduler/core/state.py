@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from aegaeon_scheduler.core.assignment import EnginePolicy
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.node import Node
@@ -46,6 +47,7 @@ class State:
     config: CoreConfig
     placement: PlacementPolicy
     routing: RoutingPolicy
+    engine_policy: EnginePolicy
     nodes: dict[str, Node] = field(default_factory=dict)
     #: Registrations by epoch.
     engines: dict[int, Engine] = field(default_factory=dict)

@@ -13,23 +13,21 @@ from typing import Protocol
 
 from aegaeon_scheduler.core.commands import JoinTurn, LimitTurn, QueueTurn
 from aegaeon_scheduler.core.engine import Engine, Turn
+from aegaeon_scheduler.core.fair_quota import fair_quota_ns
 from aegaeon_scheduler.core.notices import TurnChange, TurnChanged
 from aegaeon_scheduler.core.outbox import Outbox
-from aegaeon_scheduler.core.quota import round_quotas
 
 #: Turns at a worker: the running one, and the one queued behind it.
 _DEPTH = 2
-#: A limited turn makes at least this many steps: switching for less would be mostly switching.
-_MIN_STEPS = 4
 
 
 class TurnPolicy(Protocol):
     """Chooses the next model of an engine, and its quota."""
 
-    def order(self, engine: Engine) -> list[str]:
+    def order(self, engine: Engine, now_ns: int) -> list[str]:
         """Models that wait for a turn and have none at the worker, next one first."""
 
-    def quota_ns(self, engine: Engine, model: str) -> int:
+    def quota_ns(self, engine: Engine, model: str, now_ns: int) -> int:
         """Quota of a turn of ``model`` while others wait; at least 1."""
 
 
@@ -40,7 +38,7 @@ class RoundRobinTurns:
     tpot_slo_ns: int
     max_quota_ns: int
 
-    def order(self, engine: Engine) -> list[str]:
+    def order(self, engine: Engine, now_ns: int) -> list[str]:
         """See `TurnPolicy`."""
         ready = [
             (queue.since_ns, model)
@@ -49,19 +47,9 @@ class RoundRobinTurns:
         ]
         return [model for _, model in sorted(ready)]
 
-    def quota_ns(self, engine: Engine, model: str) -> int:
+    def quota_ns(self, engine: Engine, model: str, now_ns: int) -> int:
         """See `TurnPolicy`; at most `max_quota_ns`, unless one switch or four steps take longer."""
-        models = sorted({model, *engine.queues})
-        estimate = engine.estimator
-        quotas = round_quotas(
-            [estimate.step_ns(name) for name in models],
-            sum(estimate.switch_ns(name) for name in models),
-            self.tpot_slo_ns,
-            self.max_quota_ns,
-        )
-        floor = max(_MIN_STEPS * estimate.step_ns(model), estimate.switch_ns(model))
-        quota = min(quotas[models.index(model)], self.max_quota_ns)
-        return max(1, int(max(quota, floor)))
+        return fair_quota_ns(engine, model, self.tpot_slo_ns, self.max_quota_ns)
 
 
 @dataclass(slots=True)
@@ -71,17 +59,17 @@ class TurnPlanner:
     policy: TurnPolicy
     _last_turn_id: int = 0
 
-    def replan(self, engine: Engine, out: Outbox) -> None:
+    def replan(self, engine: Engine, now_ns: int, out: Outbox) -> None:
         """Bring the worker's turns up to date with what waits now."""
         if not engine.ready:
             return
         for turn in engine.turns:
             self._join(engine, turn, out)
-        order = self.policy.order(engine)
+        order = self.policy.order(engine, now_ns)
         while len(engine.turns) < _DEPTH and order:
-            self._queue(engine, order.pop(0), order, out)
+            self._queue(engine, order, now_ns, out)
         for turn in engine.turns:
-            self._limit(engine, turn, out)
+            self._limit(engine, turn, now_ns, out)
 
     def _join(self, engine: Engine, turn: Turn, out: Outbox) -> None:
         room = engine.identity.max_batch_sequences - len(turn.members)
@@ -90,13 +78,14 @@ class TurnPlanner:
             turn.members.update(drawn)
             out.add(JoinTurn(engine.epoch, turn.turn_id, tuple(drawn)))
 
-    def _queue(self, engine: Engine, model: str, after: list[str], out: Outbox) -> None:
+    def _queue(self, engine: Engine, order: list[str], now_ns: int, out: Outbox) -> None:
+        model = order.pop(0)
         members = engine.draw(model, engine.identity.max_batch_sequences)
-        quota = self.policy.quota_ns(engine, model) if engine.contested(model) else 0
+        quota = self.policy.quota_ns(engine, model, now_ns) if engine.contested(model) else 0
         self._last_turn_id += 1
         turn = Turn(self._last_turn_id, model, quota, members)
         # With nobody else waiting, what follows a limited turn is the one before it again.
-        follower = after[0] if after else (engine.turns[0].model if engine.turns else "")
+        follower = order[0] if order else (engine.turns[0].model if engine.turns else "")
         engine.turns.append(turn)
         out.add(QueueTurn(engine.epoch, turn.turn_id, model, tuple(members), quota, follower))
         out.publish(
@@ -111,9 +100,9 @@ class TurnPlanner:
             )
         )
 
-    def _limit(self, engine: Engine, turn: Turn, out: Outbox) -> None:
+    def _limit(self, engine: Engine, turn: Turn, now_ns: int, out: Outbox) -> None:
         contested = engine.contested(turn.model)
         if contested == (turn.quota_ns > 0):
             return
-        turn.quota_ns = self.policy.quota_ns(engine, turn.model) if contested else 0
+        turn.quota_ns = self.policy.quota_ns(engine, turn.model, now_ns) if contested else 0
         out.add(LimitTurn(engine.epoch, turn.turn_id, turn.quota_ns))

@@ -1,0 +1,75 @@
+"""Chooses the engine of a node that takes a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Protocol
+
+from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.sequence import Sequence
+
+
+class EnginePolicy(Protocol):
+    """Chooses among engines that can run a sequence."""
+
+    def choose(self, engines: Items[Engine], sequence: Sequence) -> Engine:
+        """One of ``engines``, which are at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FewestSequences:
+    """Fewest sequences, but engines that have the model at hand may be ahead by ``slack``."""
+
+    slack: int
+
+    def choose(self, engines: Items[Engine], sequence: Sequence) -> Engine:
+        """See `EnginePolicy`."""
+        least = min(len(engine.sequences) for engine in engines)
+        near = [
+            engine
+            for engine in engines
+            if (engine.resident == sequence.model or sequence.model in engine.queues)
+            and len(engine.sequences) <= least + self.slack
+        ]
+        pool = near or engines
+        least = min(len(engine.sequences) for engine in pool)
+        ties = [engine for engine in pool if len(engine.sequences) == least]
+        return ties[sequence.sequence_id % len(ties)]
+
+
+@dataclass(frozen=True, slots=True)
+class LeastWork:
+    """Least step time; a model's sequences stay together, because a batch shares its steps.
+
+    A step costs nearly the same whatever its batch, so an engine's work is that of its models. An
+    engine that runs the model already is left when its KV would no longer fit, or when it is more
+    than ``slack`` sequences ahead of an idle one, whose time would be lost.
+    """
+
+    slack: int
+
+    def choose(self, engines: Items[Engine], sequence: Sequence) -> Engine:
+        """See `EnginePolicy`."""
+        best = min(engines, key=self._work)
+        at_hand = [e for e in engines if sequence.model in e.queues and self._fits(e, sequence)]
+        if not at_hand:
+            return best
+        nearest = min(at_hand, key=self._work)
+        if not best.queues and len(nearest.sequences) > self.slack:
+            return best
+        return nearest
+
+    @staticmethod
+    def _fits(engine: Engine, sequence: Sequence) -> bool:
+        held = [s for s in engine.sequences.values() if s.model == sequence.model]
+        if len(held) >= engine.identity.max_batch_sequences:
+            return False
+        # Weights are counted once by taking every sequence but one without them.
+        needed = sequence.pool_bytes + sum(s.pool_bytes - s.weight_bytes for s in held)
+        return needed <= engine.identity.device.pool_bytes
+
+    @staticmethod
+    def _work(engine: Engine) -> tuple[float, int, int]:
+        steps = sum(engine.estimator.step_ns(model) for model in engine.queues)
+        return steps, len(engine.sequences), engine.identity.worker_index

@@ -1,0 +1,136 @@
+"""Turns by deadlines: lateness decides, a batch stays together, and nobody starves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aegaeon_scheduler.core import commands
+from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.policies import turn_policy
+from tests.scheduler.fake_cluster import FakeClusterDriver, request
+from tests.scheduler.fake_worker import MS, FakeWorker
+
+SECOND = 1_000 * MS
+MANY = 1_900
+
+
+def serving(
+    *models: str, engines: int = 1, config: CoreConfig | None = None
+) -> tuple[FakeClusterDriver, list[FakeWorker]]:
+    world = FakeClusterDriver(config)
+    workers = [world.add_worker(index=index, batch=64) for index in range(engines)]
+    world.settle()
+    for model in models:
+        world.deploy(model)
+    world.settle()
+    return world, workers
+
+
+def submit(world: FakeClusterDriver, model: str, count: int = 1) -> list[str | None]:
+    return [world.submit(request(model, count=MANY)).engine_id for _ in range(count)]
+
+
+def order(world: FakeClusterDriver, worker: FakeWorker) -> list[str]:
+    """What the policy would run next; nothing of it has been sent."""
+    engine = world.cluster.state.engines[worker.epoch]
+    return turn_policy(world.config).order(engine, world.now_ns)
+
+
+def test_the_earliest_deadline_is_next_while_nothing_is_late() -> None:
+    world, (worker,) = serving(*"abcd")
+    for model in "abdc":  # a and b fill the worker's two turns
+        submit(world, model)
+        world.now_ns += SECOND
+    assert order(world, worker) == ["d", "c"]
+
+
+def test_more_late_sequences_go_before_one_that_is_later() -> None:
+    world, (worker,) = serving(*"abcd")
+    for model, count in (("a", 1), ("b", 1), ("c", 1), ("d", 3)):
+        submit(world, model, count)
+        world.now_ns += SECOND // 10
+    assert order(world, worker) == ["c", "d"]
+    world.now_ns += 11 * SECOND
+    assert order(world, worker) == ["d", "c"]
+
+
+def test_a_model_that_has_waited_long_goes_first_whatever_it_would_lose() -> None:
+    world, (worker,) = serving(*"abcd")
+    for model in "abc":
+        submit(world, model)
+    world.now_ns += 29 * SECOND
+    submit(world, "d", 9)
+    world.now_ns += SECOND
+    assert order(world, worker)[0] == "c"
+
+
+def test_every_model_runs_within_the_bound_on_an_overloaded_engine() -> None:
+    config = CoreConfig(max_quota_ns=200 * MS, max_wait_ns=2 * SECOND)
+    models = "abcdefgh"
+    world, (worker,) = serving(*models, config=config)
+    for index, model in enumerate(models):
+        submit(world, model, 1 + 3 * (index % 3))
+    last = dict.fromkeys(models, world.now_ns)
+    # Once its wait is over, only those that have waited even longer go before it.
+    bound = config.max_wait_ns + (len(models) + 2) * (config.max_quota_ns + 40 * MS)
+    for _ in range(3_000):
+        while worker.inbox:
+            worker.take()
+        running = worker.turns[0].model if worker.turns else ""
+        world.now_ns += worker.step()
+        if running:
+            assert world.now_ns - last[running] <= bound, running
+            last[running] = world.now_ns
+        world.deliver(worker, len(worker.outbox))
+    assert all(world.now_ns - at <= bound for at in last.values())
+
+
+def test_sequences_of_a_model_stay_together_while_every_engine_has_work() -> None:
+    world, _ = serving("a", "b", engines=2)
+    submit(world, "b")
+    of_a = submit(world, "a", 20)
+    assert len(set(of_a)) == 1
+    assert set(of_a).isdisjoint(submit(world, "b"))
+
+
+def test_an_idle_engine_takes_over_what_is_too_much_for_one() -> None:
+    world, _ = serving("a", engines=2, config=CoreConfig(affinity_slack=3))
+    engines = submit(world, "a", 6)
+    assert len(set(engines[:4])) == 1
+    assert engines[4] not in engines[:4]
+
+
+def test_a_model_takes_another_engine_when_a_batch_is_full() -> None:
+    world, _ = serving("a", "b", engines=2)
+    submit(world, "b")
+    engines = submit(world, "a", 65)
+    assert len(set(engines[:64])) == 1
+    assert engines[64] not in engines[:64]
+
+
+def test_a_model_takes_another_engine_when_its_kv_would_not_fit() -> None:
+    world, _ = serving("a", "b", engines=2)
+    submit(world, "b")
+    for engine in world.cluster.state.engines.values():
+        # Weights take 100 bytes, and 1,901 tokens 119: two sequences fit.
+        device = replace(engine.identity.device, pool_bytes=400)
+        engine.identity = replace(engine.identity, device=device)
+    engines = submit(world, "a", 3)
+    assert engines[0] == engines[1] != engines[2]
+
+
+def test_the_same_events_give_the_same_turns() -> None:
+    def turns() -> list[str]:
+        world, (worker,) = serving(*"abc")
+        for model in "cab":
+            submit(world, model, 2)
+        seen = []
+        for _ in range(400):
+            seen += [str(c) for c in worker.inbox if isinstance(c, commands.QueueTurn)]
+            while worker.inbox:
+                worker.take()
+            world.now_ns += worker.step()
+            world.deliver(worker, len(worker.outbox))
+        return seen
+
+    assert turns() == turns()
