@@ -1,0 +1,1 @@
+"""The policy core in virtual time: simulated engines, workloads, baselines and their results."""

@@ -1,0 +1,69 @@
+"""The policy core as the daemon runs it, on simulated workers."""
+
+from __future__ import annotations
+
+from aegaeon.errors import AegaeonError
+from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.cluster import Cluster
+from aegaeon_scheduler.core.values import GenerationRequest, ModelFacts, ModelSpec, RequestedStop
+from aegaeon_scheduler.simulator.catalog import ModelShape
+from aegaeon_scheduler.simulator.controller import SimulatedCommand
+from aegaeon_scheduler.simulator.machines import Machines
+from aegaeon_scheduler.simulator.workload import Arrival
+
+_KV_BLOCK_TOKENS = 16
+_MAX_MODEL_LEN = 1 << 20
+
+
+class CoreController:
+    """A `Cluster` with every engine registered and every model deployed on one node."""
+
+    def __init__(self, cluster: Cluster, machines: Machines) -> None:
+        self.cluster = cluster
+        self._shapes = machines.shapes
+        for worker in machines.workers():
+            self._settle(events.WorkerRegistered(worker.epoch, worker.identity))
+            self._settle(events.WorkerReady(worker.epoch, ()))
+        for operation, name in enumerate(machines.shapes):
+            self._settle(events.DeployRequested(operation, ModelSpec(name, name), 1, ()))
+
+    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[SimulatedCommand]]:
+        """See `Controller`."""
+        prompt = bytes(arrival.input_tokens)  # ids do not matter; this is their cheapest sequence
+        request = GenerationRequest(
+            arrival.model, "", prompt, (), RequestedStop(arrival.output_tokens, ignore_eos=True)
+        )
+        try:
+            sequence, following = self.cluster.submit(request, now_ns)
+        except AegaeonError:
+            return 0, []
+        return sequence.handle, list(following)
+
+    def handle(self, event: events.Event, now_ns: int) -> list[SimulatedCommand]:
+        """See `Controller`."""
+        return list(self.cluster.handle(event, now_ns))
+
+    def _settle(self, event: events.Event) -> None:
+        """Take in an event of the start, and answer what follows at once."""
+        for command in self.cluster.handle(event, 0):
+            match command:
+                case commands.InspectModel(operation_id=operation, spec=spec):
+                    facts = _facts(self._shapes[spec.name])
+                    self._settle(events.ModelInspected(operation, facts, None))
+                case commands.LoadModel(epoch=epoch, spec=spec):
+                    facts = _facts(self._shapes[spec.name])
+                    self._settle(events.ModelLoaded(epoch, spec, facts))
+                case _:
+                    pass
+
+
+def _facts(shape: ModelShape) -> ModelFacts:
+    return ModelFacts(
+        fingerprint=shape.name,
+        packed_bytes=shape.packed_bytes,
+        kv_block_bytes=shape.kv_token_bytes * _KV_BLOCK_TOKENS,
+        kv_block_tokens=_KV_BLOCK_TOKENS,
+        vocab_size=1,
+        max_model_len=_MAX_MODEL_LEN,
+        eos_token_ids=(),
+    )

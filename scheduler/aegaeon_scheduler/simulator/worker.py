@@ -1,0 +1,202 @@
+"""A worker in virtual time: the core's commands in, its events out, durations from profiles."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.values import FinishReason, TurnEnd, WorkerIdentity
+from aegaeon_scheduler.simulator.catalog import ModelShape
+from aegaeon_scheduler.simulator.memory import DevicePool, SimulatedSequence
+
+#: Prompt tokens of a step, alone and beside decoding sequences; the real worker's defaults.
+PREFILL_TOKENS = 512
+MIXED_PREFILL_TOKENS = 128
+
+
+class Phase(enum.Enum):
+    """What a worker does."""
+
+    IDLE = 0
+    SWITCHING = 1
+    STEPPING = 2
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedTurn:
+    """A turn at the worker."""
+
+    command: commands.QueueTurn
+    quota_ns: int
+    members: dict[int, None]
+    steps: int = 0
+    first_step_ns: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedWorker:
+    """One device; see `worker.proto` for what turns mean."""
+
+    epoch: int
+    identity: WorkerIdentity
+    shapes: dict[str, ModelShape]
+    pool: DevicePool
+    sequences: dict[int, SimulatedSequence] = field(default_factory=dict)
+    turns: list[SimulatedTurn] = field(default_factory=list)
+    phase: Phase = Phase.IDLE
+    #: When the present phase ends.
+    due_ns: int = 0
+    busy_ns: int = 0
+    switching_ns: int = 0
+    switches: int = 0
+    _phase_ns: int = 0
+    _switched: bool = False
+    _chunks: list[tuple[SimulatedSequence, int]] = field(default_factory=list)
+    _prefilled: int = 0
+
+    def take(self, command: commands.Command) -> None:
+        """Carry out a command; its effect on a running step begins with the next one."""
+        match command:
+            case commands.AddSequence():
+                known = len(command.prompt) + len(command.generated)
+                left = command.stop.max_new_tokens - len(command.generated)
+                self.adopt(
+                    SimulatedSequence(command.handle, self.shapes[command.model], known, 0, left)
+                )
+            case commands.QueueTurn(handles=handles, quota_ns=quota_ns):
+                assert len(self.turns) < 2, "more than one turn queued behind the running one"
+                self.turns.append(SimulatedTurn(command, quota_ns, dict.fromkeys(handles)))
+            case commands.JoinTurn(turn_id=turn_id, handles=handles):
+                for turn in self._turns(turn_id):
+                    turn.members.update(dict.fromkeys(handles))
+            case commands.LeaveTurn(turn_id=turn_id, handles=handles):
+                for turn in self._turns(turn_id):
+                    for handle in handles:
+                        turn.members.pop(handle, None)
+            case commands.LimitTurn(turn_id=turn_id, quota_ns=quota_ns):
+                for turn in self._turns(turn_id):
+                    turn.quota_ns = quota_ns
+            case _:
+                raise TypeError(f"a simulated worker cannot carry out {type(command).__name__}")
+
+    def adopt(self, sequence: SimulatedSequence) -> None:
+        """Take in a sequence, with whatever KV it has in host memory."""
+        assert sequence.handle not in self.sequences, "a handle was used twice"
+        self.sequences[sequence.handle] = sequence
+
+    def release(self, handle: int) -> SimulatedSequence:
+        """Give a sequence away; its KV stays in the host memory of the node."""
+        sequence = self.sequences.pop(handle)
+        self.pool.forget(sequence)
+        for turn in self.turns:
+            turn.members.pop(handle, None)
+        return sequence
+
+    def finish_phase(self, now_ns: int) -> events.Event:
+        """End the switch or the step that is due, and tell."""
+        turn = self.turns[0]
+        if self.phase is Phase.SWITCHING:
+            self.switching_ns += self._phase_ns
+            self.switches += self._switched
+            self.phase = Phase.IDLE
+            turn.first_step_ns = now_ns
+            return events.TurnStarted(
+                self.epoch, turn.command.turn_id, self._switched, self._phase_ns
+            )
+        self.busy_ns += self._phase_ns
+        self.phase = Phase.IDLE
+        turn.steps += 1
+        return self._record(turn)
+
+    def go_on(self, now_ns: int) -> events.Event | None:
+        """Begin whatever comes next; returns the end of a turn, after which to ask again."""
+        if self.phase is not Phase.IDLE or not self.turns:
+            return None
+        turn = self.turns[0]
+        if turn.first_step_ns < 0:
+            self._begin_turn(turn, now_ns)
+            return None
+        elapsed = now_ns - turn.first_step_ns
+        over = turn.quota_ns and turn.steps and elapsed >= turn.quota_ns
+        if over or not self._begin_step(turn, now_ns):
+            self.turns.pop(0)
+            reason = TurnEnd.QUOTA if over else TurnEnd.COMPLETED
+            return events.TurnEnded(self.epoch, turn.command.turn_id, reason, elapsed, turn.steps)
+        return None
+
+    def _turns(self, turn_id: int) -> list[SimulatedTurn]:
+        return [turn for turn in self.turns if turn.command.turn_id == turn_id]
+
+    def _members(self, turn: SimulatedTurn) -> list[SimulatedSequence]:
+        sequences = self.sequences
+        found = [sequences[handle] for handle in turn.members if handle in sequences]
+        return found[: self.identity.max_batch_sequences]
+
+    def _begin_turn(self, turn: SimulatedTurn, now_ns: int) -> None:
+        shape = self.shapes[turn.command.model]
+        weight_bytes = self.pool.switch(shape, now_ns)
+        _, kv_bytes = self.pool.fit(shape, self._members(turn))
+        self._switched = weight_bytes > 0
+        self._begin(Phase.SWITCHING, self._copy_ns(weight_bytes + kv_bytes), now_ns)
+
+    def _begin_step(self, turn: SimulatedTurn, now_ns: int) -> bool:
+        members = self._members(turn)
+        if not members:
+            return False
+        shape = self.shapes[turn.command.model]
+        running, kv_bytes = self.pool.fit(shape, members)
+        assert running, f"one sequence of {shape.name} is larger than the device"
+        self._plan(running)
+        decoding = [s for s, count in self._chunks if count == 1 and s.computed]
+        context = sum([sequence.computed for sequence in decoding])
+        step_ns = shape.profile.step_ns(len(decoding), context, self._prefilled)
+        self._begin(Phase.STEPPING, step_ns + self._copy_ns(kv_bytes), now_ns)
+        following = self._following(turn)
+        if following:
+            self.pool.prefetch(self.shapes[following], shape.name, now_ns)
+        return True
+
+    def _following(self, turn: SimulatedTurn) -> str:
+        if len(self.turns) > 1:
+            return self.turns[1].command.model
+        return turn.command.prefetch_model
+
+    def _plan(self, running: list[SimulatedSequence]) -> None:
+        """All decoding sequences, then prefills in order until the token budget is used up."""
+        chunks = [(sequence, 1) for sequence in running if sequence.pending == 1]
+        budget = whole = MIXED_PREFILL_TOKENS if chunks else PREFILL_TOKENS
+        for sequence in running:
+            if sequence.pending > 1 and budget:
+                count = min(budget, sequence.pending)
+                budget -= count
+                chunks.append((sequence, count))
+        self._chunks, self._prefilled = chunks, whole - budget
+
+    def _record(self, turn: SimulatedTurn) -> events.StepDone:
+        handles: list[int] = []
+        ends: list[int] = []
+        for sequence, count in self._chunks:
+            sequence.computed += count
+            sequence.pending -= count
+            if sequence.pending or sequence.handle not in self.sequences:
+                continue
+            sequence.pending = 1
+            sequence.remaining -= 1
+            handles.append(sequence.handle)
+            if sequence.remaining:
+                ends.append(FinishReason.UNSPECIFIED)
+                continue
+            ends.append(FinishReason.LENGTH)
+            del self.sequences[sequence.handle]
+            self.pool.forget(sequence)
+        zeros = [0] * len(handles)
+        return events.StepDone(
+            self.epoch, turn.command.turn_id, handles, zeros, ends, self._phase_ns, self._prefilled
+        )
+
+    def _begin(self, phase: Phase, duration_ns: int, now_ns: int) -> None:
+        self.phase, self._phase_ns, self.due_ns = phase, duration_ns, now_ns + duration_ns
+
+    def _copy_ns(self, size: int) -> int:
+        return round(size / self.pool.device.link_bytes_per_s * 1e9)

@@ -1,0 +1,90 @@
+"""Metrics of cases small enough to count by hand."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from aegaeon_scheduler.simulator.bound import attainment_bound
+from aegaeon_scheduler.simulator.results import (
+    Objective,
+    RequestRecord,
+    SimulationResult,
+    write_requests,
+)
+from aegaeon_scheduler.simulator.sweep import capacity
+from aegaeon_scheduler.simulator.workload import Arrival
+from tests.scheduler.simulator.worlds import small_machines
+
+#: First token 100 after arrival, then one every 10.
+OBJECTIVE = Objective(100, 10)
+
+
+def record(times: list[int], arrival_ns: int = 1_000) -> RequestRecord:
+    made = RequestRecord(Arrival(arrival_ns, "m", 5, len(times)))
+    for time in times:
+        made.add_token(time, OBJECTIVE)
+    return made
+
+
+def test_a_token_is_on_time_until_its_own_deadline() -> None:
+    assert record([1_100, 1_110, 1_120]).tokens_on_time == 3
+    assert record([1_101, 1_110, 1_121]).tokens_on_time == 1
+    assert record([1_001, 1_002, 1_120]).tokens_on_time == 3  # ahead, then a pause within limits
+
+
+def test_a_request_is_within_limits_only_with_every_gap() -> None:
+    assert record([1_100, 1_110]).within(OBJECTIVE)
+    assert not record([1_101, 1_102]).within(OBJECTIVE)
+    assert not record([1_001, 1_012]).within(OBJECTIVE)
+
+
+def test_a_refused_request_misses_everything() -> None:
+    refused = RequestRecord(Arrival(0, "m", 1, 6), refused=True)
+    result = SimulationResult("p", OBJECTIVE, [record([1_001, 1_002]), refused], engines=1)
+    assert result.token_attainment == pytest.approx(2 / 8)
+    assert result.request_attainment == pytest.approx(1 / 2)
+
+
+def test_a_token_after_the_end_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="after the end"):
+        record([1_001]).add_token(1_002, OBJECTIVE)
+
+
+def test_requests_are_written_one_per_row(tmp_path: Path) -> None:
+    result = SimulationResult("p", OBJECTIVE, [record([1_001, 1_500])], engines=1)
+    write_requests(tmp_path / "r.csv", result)
+    (row,) = csv.DictReader((tmp_path / "r.csv").open())
+    assert (row["policy"], row["model"], row["tokens_on_time"]) == ("p", "m", "1")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ([(10, 1.0), (20, 0.8)], 15.0),
+        ([(10, 0.85), (20, 0.95), (30, 0.85)], 25.0),
+        ([(10, 1.0), (20, 0.95)], None),
+        ([(10, 0.5), (20, 0.4)], 0.0),
+    ],
+)
+def test_capacity_is_where_the_line_last_falls_below(
+    line: list[tuple[float, float]], found: float | None
+) -> None:
+    assert capacity(line) == pytest.approx(found)
+
+
+def test_the_bound_counts_steps_that_cannot_be_shared() -> None:
+    second = 1_000_000_000
+    light = [Arrival(0, "m", 1, 10)]
+    assert attainment_bound(light, small_machines(light), Objective()) == 1.0
+    # 8 engines, 9 models without a moment to spare: one of them cannot be served.
+    tight = [Arrival(0, f"m{index}", 1, 1_000) for index in range(9)]
+    bed = small_machines(tight)
+    step_ns = min(shape.profile.decode_ns(1, 0) for shape in bed.shapes.values())
+    share = attainment_bound(tight, bed, Objective(1, round(step_ns)))
+    assert 0.5 < share < 1 - 1 / 18
+    # Far apart, the same requests have time enough.
+    apart = [Arrival(index * 60 * second, "m", 1, 1_000) for index in range(9)]
+    assert attainment_bound(apart, small_machines(apart), Objective(1, round(step_ns))) == 1.0
