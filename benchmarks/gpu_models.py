@@ -81,11 +81,11 @@ class RandomModel:
         sequences, length = tokens.shape
         positions = torch.arange(start, start + length, device=DEVICE).repeat(sequences)
         return StepInput(
-            token_ids=tokens.to(DEVICE).flatten(),
+            token_ids=_to_gpu(tokens).flatten(),
             positions=positions,
             query_lens=(length,) * sequences,
             context_lens=(start + length,) * sequences,
-            block_tables=torch.tensor(tables, device=DEVICE),
+            block_tables=_to_gpu(torch.tensor(tables)),
             kv=self.kv,
             logit_rows=torch.arange(1, sequences + 1, device=DEVICE) * length - 1,
         )
@@ -102,6 +102,11 @@ class RandomModel:
                 parameter.copy_(slices[self.ties.get(name, name)])
         twin.eval()  # type: ignore[no-untyped-call]
         return twin
+
+
+def _to_gpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Without waiting for what the GPU has to do before."""
+    return tensor.pin_memory().to(DEVICE, non_blocking=True)
 
 
 def random_tokens(sequences: int, length: int, vocab_size: int = 151936) -> torch.Tensor:

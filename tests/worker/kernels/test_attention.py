@@ -8,6 +8,12 @@ import pytest
 import torch
 
 from aegaeon_worker.kernels.decode_attention import DecodeRows, choose_splits, decode_attention
+from aegaeon_worker.kernels.dense_attention import (
+    DenseRun,
+    dense_attention,
+    dense_tokens,
+    plan_dense,
+)
 from aegaeon_worker.kernels.prefill_attention import PrefillTiles, prefill_attention
 from tests.worker.kernels.paged import DTYPES, LAYERS, PagedContexts, assert_near, tolerance
 
@@ -23,7 +29,7 @@ def randn(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("splits", [1, 2, 8])
+@pytest.mark.parametrize("splits", [1, 4])
 @pytest.mark.parametrize(("window", "heads", "kv_heads", "dim"), DECODE_CASES)
 def test_decode(
     window: int | None,
@@ -94,7 +100,7 @@ def test_prefill(
     query = randn(sum(query_lens), heads, dim, dtype=dtype, device=device)
     out = torch.full_like(query, float("nan"))
     chosen = [0, 2, 3, 4]
-    tiles = PrefillTiles.plan(chosen, query_lens, context_lens, device)
+    tiles = PrefillTiles.plan(chosen, query_lens, context_lens, [0] * 6, device)
     prefill_attention(
         query, tiles, contexts.block_tables, contexts.kv, LAYERS - 1, out,
         scale=0.3, window=window,
@@ -121,8 +127,45 @@ def test_prefill_in_random_chunks_equals_the_whole(device: torch.device) -> None
         out = torch.full((size, 4, 16), float("nan"), device=device)
         prefill_attention(
             query[done : done + size].contiguous(),
-            PrefillTiles.plan([0], [size], [done + size], device),
+            PrefillTiles.plan([0], [size], [done + size], [0], device),
             contexts.block_tables, contexts.kv, LAYERS - 1, out, scale=0.25, window=None,
         )  # fmt: skip
         assert_near(out, expected[done : done + size], 1e-5)
         done += size
+
+
+def test_dense_and_paged_attention_share_a_long_prompt(device: torch.device) -> None:
+    lengths = [1100, 3, 1024, 1024]
+    covered = dense_tokens(lengths, lengths, [None])
+    assert covered == [1024, 0, 1024, 1024]
+    runs = plan_dense(lengths, covered)
+    assert runs == (DenseRun(0, 1, 1024), DenseRun(1103, 2, 1024))
+    dtype = DTYPES[1]
+    contexts = PagedContexts.draw(lengths, 1, 16, dtype, device)
+    query = randn(sum(lengths), 2, 16, dtype=dtype, device=device)
+    out = torch.full_like(query, float("nan"))
+    key, value = torch.cat(contexts.keys), torch.cat(contexts.values)
+    for run in runs:
+        out[run.rows] = dense_attention(query, key, value, run, scale=0.25)
+    tiles = PrefillTiles.plan([0, 1], lengths, lengths, covered, device)
+    prefill_attention(
+        query, tiles, contexts.block_tables, contexts.kv, LAYERS - 1, out, scale=0.25, window=None
+    )
+    start = 0
+    for sequence, length in enumerate(lengths):
+        rows = slice(start, start + length)
+        expected = contexts.attend(sequence, query[rows], 0.25, None)
+        assert_near(out[rows], expected, tolerance(dtype))
+        start += length
+
+
+def test_only_whole_prompts_without_a_window_are_dense() -> None:
+    assert dense_tokens([2100, 4000], [2100, 4000], [None, 4096]) == [2048, 3840]
+    assert dense_tokens([2100, 4000], [2100, 4000], [None, 3999]) == [2048, 0]
+    assert dense_tokens([2100], [2101], [None]) == [0]
+    assert dense_tokens([1023, 1, 2048], [1023, 5, 2048], [None]) == [0, 0, 2048]
+
+
+def test_a_pass_of_few_tokens_is_not_dense() -> None:
+    assert dense_tokens([2047], [2047], [None]) == [0]
+    assert dense_tokens([1024, 1024], [1024, 1024], [None]) == [1024, 1024]

@@ -85,7 +85,9 @@ def test_rotation_and_store(
         qkv = qkv[0].to(dtype)
         whole = qkv.double()
     norms = tuple(torch.randn(2, dim, device=device).to(dtype)) if normed else None
-    query = rotate_and_store(qkv, tables, norms, EPS, contexts.kv, LAYERS - 1)
+    query, key, value = rotate_and_store(
+        qkv, tables, norms, EPS, contexts.kv, LAYERS - 1, dense=parts == 1
+    )
 
     heads = whole.view(4, -1, dim)
     q, k, v = heads.split([query_heads, kv_heads, kv_heads], 1)
@@ -96,6 +98,9 @@ def test_rotation_and_store(
     q, k = turn(q, angles) * scaling, turn(k, angles) * scaling
     used = [0, 2, 3]
     assert_near(query[used], q[used], tolerance(dtype))
+    if parts == 1:
+        assert_near(key[used], k[used], tolerance(dtype))
+        assert_near(value, v, tolerance(dtype))
     for row in used:
         sequence, position = int(sequences[row]), int(positions[row])
         block = int(contexts.block_tables[sequence, position // 16])

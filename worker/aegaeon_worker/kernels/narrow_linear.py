@@ -7,8 +7,6 @@ that reads them next, in a fixed order, so results never depend on timing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -19,23 +17,28 @@ from aegaeon_worker.kernels.launch import launch
 MAX_ROWS = 64
 #: The same for the two products at once of ``narrow_swiglu``.
 MAX_SWIGLU_ROWS = 16
-#: Weight rows times cuts that fill a large device.
-_PROGRAMS = 264
+#: Programs that fill a large device, two to a multiprocessor.
+_PROGRAMS = 256
 _MAX_PARTS = 8
+#: Weight rows and depth of one program's tile.
+_OUTPUTS, _DEPTH = 64, 128
 
 
-@dataclass(frozen=True)
-class NarrowTiles:
-    """Shape of the work of one program."""
-
-    outputs: int
-    depth: int
-    warps: int
-    stages: int
+def _parts(programs: int) -> int:
+    """Into how many parts a weight of ``programs`` tiles is cut along its depth."""
+    wanted = triton.cdiv(_PROGRAMS, programs)
+    return int(min(_MAX_PARTS, triton.next_power_of_2(wanted)))
 
 
-def _tiles(rows: int) -> NarrowTiles:
-    return NarrowTiles(64, 128, 4, 4) if rows <= 32 else NarrowTiles(64, 128, 4, 3)
+def _stages(programs: int, cuts: int, dtype: torch.dtype) -> int:
+    """Tiles in flight per program, as many as leave room for all programs at once.
+
+    A weight that is not cut fills the device many times over, and in float32 tiles are twice as
+    large.
+    """
+    if dtype == torch.float32:
+        return 2
+    return 4 if cuts == 1 or programs * cuts <= _PROGRAMS else 3
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -117,34 +120,36 @@ def narrow_linear(
     """``x`` [M, K] by ``weight`` [N, K]: float32 partial sums [P, M, N]; at most ``MAX_ROWS``."""
     rows, depth = x.shape
     outputs = weight.shape[0]
-    tiles = _tiles(rows)
-    programs = triton.cdiv(outputs, tiles.outputs)
-    wanted = parts or min(_MAX_PARTS, triton.cdiv(_PROGRAMS, programs))
-    share = triton.cdiv(triton.cdiv(depth, wanted), tiles.depth) * tiles.depth
+    programs = triton.cdiv(outputs, _OUTPUTS)
+    share = triton.cdiv(triton.cdiv(depth, parts or _parts(programs)), _DEPTH) * _DEPTH
     cuts = triton.cdiv(depth, share)
     out = torch.empty(cuts, rows, outputs, dtype=torch.float32, device=x.device)
     launch(
         _linear_kernel, (programs, cuts),
         x, weight, weight if bias is None else bias, out,
         rows, outputs, depth, x.stride(0), out.stride(0), share,
-        ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tiles.outputs, DEPTH=tiles.depth,
+        ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=_OUTPUTS, DEPTH=_DEPTH,
         BIAS=bias is not None, PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=tiles.warps, num_stages=tiles.stages,
+        num_warps=4, num_stages=_stages(programs, cuts, x.dtype),
     )  # fmt: skip
     return out
 
 
 def narrow_swiglu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """``silu(x @ gate.T) * (x @ up.T)`` [M, I] for ``weight`` [2 I, K], gate first."""
+    """``silu(x @ gate.T) * (x @ up.T)`` [M, I] for ``weight`` [2 I, K], gate first.
+
+    At most ``MAX_SWIGLU_ROWS``.
+    """
     rows, depth = x.shape
     outputs = weight.shape[0] // 2
-    tiles = _tiles(rows)
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    # Half of the tile's weight rows are the gate's, half are up's.
+    programs = triton.cdiv(outputs, _OUTPUTS // 2)
     launch(
-        _swiglu_kernel, (triton.cdiv(outputs, tiles.outputs // 2),),
+        _swiglu_kernel, (programs,),
         x, weight, out, rows, outputs, depth, x.stride(0),
-        ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tiles.outputs // 2,
-        DEPTH=tiles.depth, PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=tiles.warps, num_stages=tiles.stages,
+        ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=_OUTPUTS // 2, DEPTH=_DEPTH,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=4, num_stages=_stages(programs, 1, x.dtype),
     )  # fmt: skip
     return out

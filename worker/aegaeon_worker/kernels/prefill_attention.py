@@ -30,13 +30,17 @@ class PrefillTiles:
         sequences: Sequence[int],
         query_lens: Sequence[int],
         context_lens: Sequence[int],
+        skipped: Sequence[int],
         device: torch.device,
     ) -> PrefillTiles:
-        """The tiles of ``sequences``, out of all those of a pass."""
+        """The tiles of ``sequences``, out of all those of a pass.
+
+        The first ``skipped`` new tokens of each are left out.
+        """
         chosen, row, fields = set(sequences), 0, []
         for sequence, (query_len, length) in enumerate(zip(query_lens, context_lens, strict=True)):
             if sequence in chosen:
-                for start in range(0, query_len, _QUERIES):
+                for start in range(skipped[sequence], query_len, _QUERIES):
                     position = length - query_len + start
                     rows = min(_QUERIES, query_len - start)
                     fields.append((sequence, row + start, position, rows))

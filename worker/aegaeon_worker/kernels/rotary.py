@@ -81,10 +81,11 @@ def rotary_tables(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _rotate_and_store_kernel(  # type: ignore[no-untyped-def]
-    qkv_ptr, cos_ptr, sin_ptr, slots_ptr, q_norm_ptr, k_norm_ptr, query_ptr, kv_ptr,
-    qkv_part, qkv_row, layer_offset, value_offset, head_stride, eps,
+    qkv_ptr, cos_ptr, sin_ptr, slots_ptr, q_norm_ptr, k_norm_ptr, query_ptr, key_ptr, value_ptr,
+    kv_ptr, qkv_part, qkv_row, layer_offset, value_offset, head_stride, eps,
     PARTS: tl.constexpr, QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
-    HALF: tl.constexpr, BLOCK_HEADS: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_HEADS: tl.constexpr, NORM: tl.constexpr, DENSE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
@@ -131,6 +132,14 @@ def _rotate_and_store_kernel(  # type: ignore[no-untyped-def]
     kv_offset = tl.where(is_key, 0, value_offset).to(tl.int64) + kv_head * head_stride
     kv_at = slot + layer_offset + kv_offset[:, None] + columns[None, :]
     stored = inside & (heads >= QUERY_HEADS)[:, None]
+    if DENSE:
+        dense_at = (row * KV_HEADS + kv_head[:, None]) * (2 * HALF) + columns[None, :]
+        keys = stored & is_key[:, None]
+        values = stored & (heads >= QUERY_HEADS + KV_HEADS)[:, None]
+        tl.store(key_ptr + dense_at, turned_first.to(out_type), mask=keys)
+        tl.store(key_ptr + dense_at + HALF, turned_second.to(out_type), mask=keys)
+        tl.store(value_ptr + dense_at, turned_first.to(out_type), mask=values)
+        tl.store(value_ptr + dense_at + HALF, turned_second.to(out_type), mask=values)
     kv_type = kv_ptr.dtype.element_ty
     if slot >= 0:
         tl.store(kv_ptr + kv_at, turned_first.to(kv_type), mask=stored)
@@ -144,8 +153,12 @@ def rotate_and_store(
     eps: float,
     kv: torch.Tensor,
     layer: int,
-) -> torch.Tensor:
+    *,
+    dense: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Norm and rotate queries and keys, store keys and values in ``kv``; return queries [T, Hq, D].
+
+    With ``dense`` also return keys and values [T, Hkv, D]; else they are empty.
 
     ``qkv`` is [T, (Hq + 2 Hkv) D] or partial sums [P, T, ...]; ``norms`` are the weights [D] of
     the query and the key norm, where the model has them.
@@ -154,16 +167,17 @@ def rotate_and_store(
     kv_heads, dim = kv.shape[4:]
     query_heads = width // dim - 2 * kv_heads
     query = torch.empty(rows, query_heads, dim, dtype=kv.dtype, device=qkv.device)
+    key, value = query.new_empty(2, rows if dense else 0, kv_heads, dim)
     block = _HEADS_FEW_ROWS if rows <= _FEW_ROWS else _HEADS
     q_norm, k_norm = norms or (query, query)
     partial = qkv.dim() == 3
     launch(
         _rotate_and_store_kernel, (rows, triton.cdiv(query_heads + 2 * kv_heads, block)),
-        qkv, tables.cos, tables.sin, tables.slots, q_norm, k_norm, query, kv,
+        qkv, tables.cos, tables.sin, tables.slots, q_norm, k_norm, query, key, value, kv,
         qkv.stride(0) if partial else 0, qkv.stride(-2), layer * kv.stride(1), kv.stride(2),
         kv.stride(4), eps,
         PARTS=qkv.shape[0] if partial else 1, QUERY_HEADS=query_heads, KV_HEADS=kv_heads,
-        HALF=dim // 2, BLOCK_HEADS=block, NORM=norms is not None,
+        HALF=dim // 2, BLOCK_HEADS=block, NORM=norms is not None, DENSE=dense,
         num_warps=1 if rows <= _FEW_ROWS else 4,
     )  # fmt: skip
-    return query
+    return query, key, value

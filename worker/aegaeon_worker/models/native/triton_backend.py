@@ -9,6 +9,12 @@ import torch.nn.functional as F  # noqa: N812
 
 from aegaeon_worker.kernels.activation import silu_mul
 from aegaeon_worker.kernels.decode_attention import DecodeRows, choose_splits, decode_attention
+from aegaeon_worker.kernels.dense_attention import (
+    DenseRun,
+    dense_attention,
+    dense_tokens,
+    plan_dense,
+)
 from aegaeon_worker.kernels.narrow_linear import (
     MAX_ROWS,
     MAX_SWIGLU_ROWS,
@@ -77,7 +83,7 @@ class TritonBackend:
         )
         rows = DecodeRows(context_lens, block_tables, None, None)
         longest = block_tables.shape[1] * kv.shape[3]
-        return TritonAttention(self._plan, kv, block_tables, tables, rows, longest, None)
+        return TritonAttention(self._plan, kv, block_tables, tables, rows, longest, None, ())
 
 
 class TritonAttention:
@@ -92,6 +98,7 @@ class TritonAttention:
         decode: DecodeRows | None,
         longest: int,
         prefill: PrefillTiles | None,
+        dense: Sequence[DenseRun],
     ) -> None:
         self._plan = plan
         self._kv = kv
@@ -99,6 +106,7 @@ class TritonAttention:
         self._tables = tables
         self._decode = decode
         self._prefill = prefill
+        self._dense = dense
         self._splits = 1 if decode is None else choose_splits(decode.count, plan.kv_heads, longest)
 
     def attend(
@@ -109,7 +117,12 @@ class TritonAttention:
     ) -> torch.Tensor:
         """See ``StepAttention``."""
         plan = self._plan
-        query = rotate_and_store(qkv, self._tables, head_norms, plan.norm_eps, self._kv, layer)
+        query, key, value = rotate_and_store(
+            qkv, self._tables, head_norms, plan.norm_eps, self._kv, layer, dense=bool(self._dense)
+        )
+        rows = query.shape[0]
+        if self._dense and self._dense[0].rows == slice(0, rows):
+            return dense_attention(query, key, value, self._dense[0], scale=plan.scale).flatten(1)
         out = torch.empty_like(query)
         window = plan.windows[layer]
         if self._decode is not None:
@@ -122,7 +135,9 @@ class TritonAttention:
                 query, self._prefill, self._block_tables, self._kv, layer, out,
                 scale=plan.scale, window=window,
             )  # fmt: skip
-        return out.view(out.shape[0], -1)
+        for run in self._dense:
+            out[run.rows] = dense_attention(query, key, value, run, scale=plan.scale)
+        return out.view(rows, -1)
 
 
 def plan_attention(
@@ -135,8 +150,8 @@ def plan_attention(
     several = [s for s in range(count) if step.query_lens[s] > 1]
     of_rows = None
     if several:
-        lens = torch.tensor(step.query_lens)
-        of_rows = torch.repeat_interleave(torch.arange(count), lens).to(device, non_blocking=True)
+        counts = torch.tensor(step.query_lens)
+        of_rows = torch.repeat_interleave(torch.arange(count), counts).to(device, non_blocking=True)
     tables = rotary_tables(
         step.positions, of_rows, step.block_tables, frequencies, plan.rope_scaling, step.kv
     )
@@ -153,10 +168,14 @@ def plan_attention(
             _int32(single, device) if several else None,
             _int32([first_rows[s] for s in single], device) if several else None,
         )
+    covered = dense_tokens(step.query_lens, step.context_lens, plan.windows)
     prefill = None
-    if several:
-        prefill = PrefillTiles.plan(several, step.query_lens, step.context_lens, device)
-    return TritonAttention(plan, step.kv, step.block_tables, tables, decode, longest, prefill)
+    if any(covered[s] < step.query_lens[s] for s in several):
+        prefill = PrefillTiles.plan(several, step.query_lens, step.context_lens, covered, device)
+    dense = plan_dense(step.query_lens, covered)
+    return TritonAttention(
+        plan, step.kv, step.block_tables, tables, decode, longest, prefill, dense
+    )
 
 
 def _int32(values: Sequence[int], device: torch.device) -> torch.Tensor:
