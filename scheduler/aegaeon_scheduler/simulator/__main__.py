@@ -128,7 +128,8 @@ def _describe(point: Point, seconds: float) -> str:
 
 def _conclude(points: list[Point], x_name: str, out: Path | None) -> None:
     lines = lines_of(points)
-    if len({point.x for point in points}) > 1:
+    sizes = [point.x for point in points if point.policy == points[0].policy]
+    if 1 < len(sizes) == len(set(sizes)):  # workloads of one size do not make a line
         print(f"\ncapacity at 90 % of token deadlines, {x_name}:")
         for policy, line in lines.items():
             found = capacity(line)

@@ -118,3 +118,11 @@ def test_the_command_writes_its_results(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "attainment.svg").read_text().startswith("<svg")
     assert len((tmp_path / "summary.csv").read_text().splitlines()) == 13
     assert len(list(tmp_path.glob("requests-*.csv"))) == 10
+
+
+def test_workloads_of_one_size_show_no_capacity(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, WORKLOAD + GOOD)
+    assert main(["--policies", "deadline", "--workload", str(path), str(path)]) == 0
+    assert "capacity" not in capsys.readouterr().out
