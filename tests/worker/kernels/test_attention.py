@@ -18,8 +18,14 @@ from aegaeon_worker.kernels.prefill_attention import PrefillTiles, prefill_atten
 from tests.worker.kernels.paged import DTYPES, LAYERS, PagedContexts, assert_near, tolerance
 
 #: (window, query heads, KV heads, head size)
-DECODE_CASES = [(None, 1, 1, 16), (1, 6, 2, 32), (20, 4, 1, 64), (500, 6, 2, 32), (None, 6, 2, 64)]
-PREFILL_CASES = [(None, 1, 1, 16), (1, 2, 1, 16), (30, 3, 1, 32), (200, 2, 2, 16), (None, 2, 1, 64)]
+DECODE_CASES = [(None, 1, 1, 16), (1, 6, 2, 32), (20, 4, 1, 64), (500, 6, 2, 32), (None, 8, 2, 128)]
+PREFILL_CASES = [
+    (None, 1, 1, 16),
+    (1, 2, 1, 16),
+    (30, 3, 1, 32),
+    (200, 2, 2, 16),
+    (None, 2, 1, 128),
+]
 #: No tokens, one, a block, a tile, and past each of them.
 LENGTHS = [0, 1, 16, 17, 64, 65, 150]
 

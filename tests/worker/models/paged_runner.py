@@ -62,8 +62,17 @@ class PagedRunner:
         self._tables: dict[int, list[int]] = {}
         self._lens: dict[int, int] = {}
 
-    def step(self, work: Mapping[int, Sequence[int]], *, last_only: bool = True) -> torch.Tensor:
-        """Feed ``work`` (sequence → new tokens) in one pass; logits of last (or all) rows."""
+    def step(
+        self,
+        work: Mapping[int, Sequence[int]],
+        *,
+        last_only: bool = True,
+        rows: Sequence[int] | None = None,
+    ) -> torch.Tensor:
+        """Feed ``work`` (sequence → new tokens) in one pass; logits of last (or all) rows.
+
+        ``rows`` asks for others.
+        """
         tokens: list[int] = []
         positions: list[int] = []
         last: list[int] = []
@@ -78,7 +87,8 @@ class PagedRunner:
             self._lens[sequence] = done + len(new)
         tables = [self._tables[sequence] for sequence in work]
         width = max(len(table) for table in tables)
-        rows = last if last_only else list(range(len(tokens)))
+        if rows is None:
+            rows = last if last_only else range(len(tokens))
         return self.model.forward(
             StepInput(
                 token_ids=torch.tensor(tokens),
@@ -87,7 +97,7 @@ class PagedRunner:
                 context_lens=tuple(self._lens[sequence] for sequence in work),
                 block_tables=torch.tensor([t + [0] * (width - len(t)) for t in tables]),
                 kv=self.kv,
-                logit_rows=torch.tensor(rows),
+                logit_rows=torch.tensor(list(rows), dtype=torch.int64),
             )
         )
 

@@ -12,7 +12,9 @@ from aegaeon_worker.kernels.launch import launch
 from aegaeon_worker.kv.shape import BLOCK_TOKENS
 
 #: Heads per program: few rows need many programs, many rows need little overhead.
-_FEW_ROWS, _HEADS_FEW_ROWS, _HEADS = 64, 4, 16
+_FEW_ROWS = 64
+_HEADS_FEW_ROWS, _WARPS_FEW_ROWS = 4, 1
+_HEADS, _WARPS = 16, 4
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,6 @@ def rotate_and_store(
         kv.stride(4), eps,
         PARTS=qkv.shape[0] if partial else 1, QUERY_HEADS=query_heads, KV_HEADS=kv_heads,
         HALF=dim // 2, BLOCK_HEADS=block, NORM=norms is not None, DENSE=dense,
-        num_warps=1 if rows <= _FEW_ROWS else 4,
+        num_warps=_WARPS_FEW_ROWS if rows <= _FEW_ROWS else _WARPS,
     )  # fmt: skip
     return query, key, value

@@ -47,6 +47,16 @@ def test_mixed_passes_equal_pytorch(tmp_path: Path, family: str) -> None:
         )
 
 
+def test_a_pass_without_logits_stores_its_tokens(tmp_path: Path) -> None:
+    plain, kernels = runners("qwen3", tmp_path)
+    prompt = draw(20)
+    expected = plain.step({0: prompt})
+    for runner in (plain, kernels):
+        assert runner.step({1: prompt[:12]}, rows=[]).shape == (0, VOCAB_SIZE)
+        got = runner.step({1: prompt[12:]})
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
 @torch.inference_mode()
 def test_decode_steps_run_on_by_themselves_and_padding_touches_nothing(tmp_path: Path) -> None:
     plain, kernels = runners("qwen3", tmp_path)

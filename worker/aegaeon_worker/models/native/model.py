@@ -63,6 +63,9 @@ class NativeModel:
             delta = backend.linear(backend.swiglu(hidden, layer.gate_up), layer.down, None)
         if rows is not None and delta is not None:
             delta, residual = delta.index_select(-2, rows), residual.index_select(0, rows)
+        if not residual.shape[0]:
+            # Part of a prompt: the head, a large part of a small model, need not be read.
+            return residual.new_empty(0, self.vocab_size, dtype=torch.float32)
         self._gate.wait("head")
         hidden = backend.add_norm(delta, residual, weights.final_norm, eps)
         return backend.logits(hidden, weights.head)

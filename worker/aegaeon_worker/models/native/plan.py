@@ -19,7 +19,7 @@ _FAMILIES: Mapping[str, str] = MappingProxyType(
     }
 )
 #: Head sizes that the attention kernels take.
-_HEAD_DIMS = frozenset({16, 32, 64, 128, 256})
+_HEAD_DIMS = frozenset({16, 32, 64, 128})
 
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
