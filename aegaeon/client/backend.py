@@ -216,7 +216,9 @@ def _remaining(deadline: float) -> float:
 
 
 def _log_progress(model: str, step: DeployProgress) -> None:
-    packed = f"{step.packed_bytes} of {step.total_bytes} bytes packed"
     # One line per change of state is news; the bytes in between are detail.
-    level = logging.DEBUG if step.packed_bytes else logging.INFO
-    _log.log(level, "%s on %s: %s, %s", model, step.node_id, step.state, packed)
+    if step.packed_bytes:
+        packed = (step.packed_bytes, step.total_bytes)
+        _log.debug("%s on %s: %s, %d of %d bytes", model, step.node_id, step.state, *packed)
+    else:
+        _log.info("%s on %s: %s", model, step.node_id, step.state)
