@@ -13,7 +13,10 @@ def reference_tokens(
     checkpoint: Path, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> list[list[int]]:
     """Greedy tokens of ``transformers.generate``, one prompt at a time, end tokens ignored."""
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    # Fused attention of some versions ignores what a model caps its scores with.
+    model = AutoModelForCausalLM.from_pretrained(
+        checkpoint, dtype=torch.float32, attn_implementation="eager"
+    )
     model.generation_config = GenerationConfig()
     results = []
     for prompt in prompts:

@@ -12,6 +12,7 @@ import pytest
 from aegaeon.errors import AegaeonError, ErrorReason
 from aegaeon_worker.engine import commands, events
 from aegaeon_worker.engine.events import FinishReason, TurnEndReason
+from aegaeon_worker.engine.turn_runner import TurnRunner
 from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.reference import reference_tokens
 from tests.worker.models.tiny import VOCAB_SIZE, make_checkpoint
@@ -234,16 +235,14 @@ def test_a_fault_in_the_forward_pass_fails_only_the_sequence_at_fault(
     cases: list[Case], shm_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = cases[0]
-    from aegaeon_worker.models.generic import GenericModel
+    sound = TurnRunner._forward
 
-    sound = GenericModel.forward
-
-    def poisoned(self, step):  # type: ignore[no-untyped-def]
-        if 501 in step.token_ids.tolist():
+    def poisoned(self, chunks):  # type: ignore[no-untyped-def]
+        if any(501 in chunk.sequence.tokens for chunk in chunks):
             raise RuntimeError("injected")
-        return sound(self, step)
+        return sound(self, chunks)
 
-    monkeypatch.setattr(GenericModel, "forward", poisoned)
+    monkeypatch.setattr(TurnRunner, "_forward", poisoned)
     with EngineHarness(shm_dir) as engine:
         engine.load(case.path)
         bad = engine.add(case.name, [501, 7])

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-import torch
-
 from aegaeon.errors import AegaeonError, EngineError, PreconditionError
 from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine.events import (
@@ -24,7 +22,7 @@ from aegaeon_worker.engine.loading import ModelPreparer, PreparedModel
 from aegaeon_worker.engine.model_spec import ModelSpec
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.kv.model_memory import ModelMemory
-from aegaeon_worker.models.interface import ServedModel, StagedModel, StepInput
+from aegaeon_worker.models.interface import ServedModel
 from aegaeon_worker.weights.resident import ResidentWeights
 
 logger = logging.getLogger(__name__)
@@ -39,12 +37,6 @@ class InstalledModel:
     loaded: LoadedModel
     served: ServedModel
     memory: ModelMemory
-
-    def forward(self, step: StepInput) -> torch.Tensor:
-        """As ``ServedModel.forward``, on weights whose copies may be under way."""
-        if not isinstance(self.served, StagedModel):
-            self.memory.weights.gate.wait_all()
-        return self.served.forward(step)
 
 
 @dataclass(frozen=True)
@@ -142,8 +134,7 @@ class ModelTable:
             weights.close()
             raise
         served.bind(weights.tensors())
-        if isinstance(served, StagedModel):
-            served.use_gate(weights.gate)
+        served.use_gate(weights.gate)
         return model
 
     def _prepare(self, spec: ModelSpec, publish: Publish) -> None:

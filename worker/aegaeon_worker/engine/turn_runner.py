@@ -91,7 +91,7 @@ class TurnRunner:
         """Next token of every chunk that reaches its sequence's end, None for the others."""
         tables = [self._memory.block_table(chunk.sequence.handle) for chunk in chunks]
         step = build_input(chunks, tables, self._model.memory.kv.tensor)
-        logits = self._model.forward(step)
+        logits = self._model.served.forward(step)
         complete = [chunk.sequence for chunk in chunks if chunk.completes]
         tokens = iter(sample_greedy(logits, complete))
         return [next(tokens) if chunk.completes else None for chunk in chunks]

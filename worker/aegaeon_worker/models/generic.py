@@ -48,7 +48,7 @@ class GenericModel:
             use_cpu_linear(self._module, self._facts.shared_inputs)
 
     def use_gate(self, gate: StageGate) -> None:
-        """See ``StagedModel``."""
+        """See ``ServedModel``."""
         for stage in self.layout.stages:
             for name in _entrances(stage):
                 self._module.get_submodule(name).register_forward_pre_hook(

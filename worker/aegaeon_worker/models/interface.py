@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 
@@ -52,18 +52,15 @@ class ServedModel(Protocol):
     def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Point every parameter at ``tensors`` (name → view). Called once; addresses never move."""
 
+    def use_gate(self, gate: StageGate) -> None:
+        """Called once, after ``bind``: weights may still be arriving when a pass begins.
+
+        From then on every pass calls ``gate.wait`` with the name of a layout's stage before it
+        touches the stage's weights, stage by stage.
+        """
+
     def forward(self, step: StepInput) -> torch.Tensor:
         """Run one pass; write new K and V into ``step.kv``; return float32 logits [R, vocab]."""
-
-
-@runtime_checkable
-class StagedModel(Protocol):
-    """A ``ServedModel`` that can begin a pass before all of its weights have arrived."""
-
-    def use_gate(self, gate: StageGate) -> None:
-        """Called once, after ``bind``. From then on every pass calls ``gate.wait`` with the name
-        of a layout's stage before it touches the stage's weights, stage by stage.
-        """
 
 
 @dataclass(frozen=True)

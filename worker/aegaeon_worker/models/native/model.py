@@ -16,7 +16,7 @@ from aegaeon_worker.weights.stage_gate import StageGate
 
 
 class NativeModel:
-    """A ``ServedModel`` and ``StagedModel`` of the Llama-like families."""
+    """A ``ServedModel`` of the Llama-like families."""
 
     backend: Backend
     """What it computes with; set by ``bind``, by the device of the weights."""
@@ -37,7 +37,7 @@ class NativeModel:
         self.backend = choose_backend(device, self._plan.attention, self.kv_shape.dtype)
 
     def use_gate(self, gate: StageGate) -> None:
-        """See ``StagedModel``."""
+        """See ``ServedModel``."""
         self._gate = gate
 
     @torch.inference_mode()
