@@ -93,7 +93,8 @@ class ClusterServiceServicer:
         """First call of a worker, step 1 of 3: (1) register; (2) the scheduler dials `address` and opens
         WorkerService.Execute with the returned epoch; (3) the worker renews its lease until it exits.
         Registering again under the same node and index replaces the earlier registration, whose epoch is
-        fenced. Errors: FAILED_PRECONDITION (contract version), INVALID_ARGUMENT.
+        fenced; a process that another one has replaced is refused while that one is registered. Errors:
+        FAILED_PRECONDITION (contract version), INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

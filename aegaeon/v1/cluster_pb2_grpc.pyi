@@ -46,7 +46,8 @@ class ClusterServiceStub:
     """First call of a worker, step 1 of 3: (1) register; (2) the scheduler dials `address` and opens
     WorkerService.Execute with the returned epoch; (3) the worker renews its lease until it exits.
     Registering again under the same node and index replaces the earlier registration, whose epoch is
-    fenced. Errors: FAILED_PRECONDITION (contract version), INVALID_ARGUMENT.
+    fenced; a process that another one has replaced is refused while that one is registered. Errors:
+    FAILED_PRECONDITION (contract version), INVALID_ARGUMENT.
     """
     RenewLease: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.RenewLeaseRequest, _cluster_pb2.RenewLeaseResponse]
     """Keeps a registration alive; to be called three times per TTL. Errors: FAILED_PRECONDITION when
@@ -83,7 +84,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """First call of a worker, step 1 of 3: (1) register; (2) the scheduler dials `address` and opens
     WorkerService.Execute with the returned epoch; (3) the worker renews its lease until it exits.
     Registering again under the same node and index replaces the earlier registration, whose epoch is
-    fenced. Errors: FAILED_PRECONDITION (contract version), INVALID_ARGUMENT.
+    fenced; a process that another one has replaced is refused while that one is registered. Errors:
+    FAILED_PRECONDITION (contract version), INVALID_ARGUMENT.
     """
     RenewLease: _aio.UnaryUnaryMultiCallable[_cluster_pb2.RenewLeaseRequest, _cluster_pb2.RenewLeaseResponse]  # type: ignore[assignment]
     """Keeps a registration alive; to be called three times per TTL. Errors: FAILED_PRECONDITION when
@@ -129,7 +131,8 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         """First call of a worker, step 1 of 3: (1) register; (2) the scheduler dials `address` and opens
         WorkerService.Execute with the returned epoch; (3) the worker renews its lease until it exits.
         Registering again under the same node and index replaces the earlier registration, whose epoch is
-        fenced. Errors: FAILED_PRECONDITION (contract version), INVALID_ARGUMENT.
+        fenced; a process that another one has replaced is refused while that one is registered. Errors:
+        FAILED_PRECONDITION (contract version), INVALID_ARGUMENT.
         """
 
     @_abc_1.abstractmethod
