@@ -165,6 +165,7 @@ def test_the_next_start_removes_what_killed_processes_left(
     for daemon in daemons_of(run_root):
         daemon.kill()
     process.send_signal(signal.SIGKILL)
+    process.wait(timeout=10)  # until then it owns its folder
     assert_nothing_left(run_root, folders=False)
     [abandoned] = run_root.iterdir()
     monkeypatch.setattr(aegaeon.local.cluster, "daemon_command", stub_command)
