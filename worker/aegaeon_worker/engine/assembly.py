@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 
@@ -14,15 +13,13 @@ from aegaeon_worker.engine.engine import Engine
 from aegaeon_worker.engine.events import MemoryUsage
 from aegaeon_worker.engine.loading import ModelPreparer
 from aegaeon_worker.engine.model_table import ModelTable
+from aegaeon_worker.engine.packers import Packers
 from aegaeon_worker.engine.thread import EngineThread
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.models.loader import TransformersLoader
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.instance_dir import InstanceDir
-
-#: Checkpoints packed at once: packing is bound by disk and memory, not by threads.
-_PACKERS = 1
 
 
 class WorkerParts:
@@ -61,7 +58,7 @@ class WorkerParts:
         memory = MemoryManager(self.device, slabs)
         stack.callback(memory.close)
         self.preparer = ModelPreparer(TransformersLoader(), cache, default_dtype(self.device))
-        packers = ThreadPoolExecutor(_PACKERS, thread_name_prefix="packer")
+        packers = Packers()
         self.thread = EngineThread()
         models = ModelTable(self.preparer, self.device, memory, packers, self.thread.submit)
         self.engine = Engine(
@@ -73,7 +70,7 @@ class WorkerParts:
         )
         # Run in reverse: the engine ends first, then the packers that post to it.
         stack.callback(models.close)
-        stack.callback(partial(packers.shutdown, cancel_futures=True))
+        stack.callback(packers.close)
         stack.callback(self.thread.stop)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError, EngineError, PreconditionError
@@ -20,6 +19,7 @@ from aegaeon_worker.engine.events import (
 )
 from aegaeon_worker.engine.loading import ModelPreparer, PreparedModel
 from aegaeon_worker.engine.model_spec import ModelSpec
+from aegaeon_worker.engine.packers import Packers
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.kv.model_memory import ModelMemory
 from aegaeon_worker.models.interface import ServedModel
@@ -59,7 +59,7 @@ class ModelTable:
         preparer: ModelPreparer,
         device: Device,
         memory: MemoryManager,
-        packers: Executor,
+        packers: Packers,
         post: Callable[[Prepared], None],
     ) -> None:
         self._preparer = preparer
