@@ -44,8 +44,12 @@ def daemon(
         assert line, process.communicate()[1]
         yield process, json.loads(line)["address"]
     finally:
-        process.kill()
-        process.communicate()
+        process.terminate()
+        try:
+            process.communicate(timeout=10)
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def test_it_serves_health_and_reflection_and_stops_on_sigterm(tmp_path: Path) -> None:
@@ -105,9 +109,10 @@ def test_wrong_flags_are_answered(flags: list[str], hint: str) -> None:
 
 def test_the_service_manager_is_told(tmp_path: Path) -> None:
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.bind(str(tmp_path / "notify"))
+    path = tmp_path / "notify"
+    manager.bind(str(path))
     manager.settimeout(10)
-    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+    environment = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "200000"}
     with manager, daemon("--listen", "127.0.0.1:0", environment=environment) as (process, _):
         told = {manager.recv(100) for _ in range(3)}
         assert told == {b"READY=1", b"WATCHDOG=1"}
@@ -115,6 +120,7 @@ def test_the_service_manager_is_told(tmp_path: Path) -> None:
         while manager.recv(100) != b"STOPPING=1":
             pass
         assert process.wait(10) == 0
+    path.unlink()  # the kernel leaves it
 
 
 def test_an_idle_daemon_uses_under_one_percent_of_a_core() -> None:
