@@ -16,6 +16,11 @@ class EngineRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENGINE_ROLE_PREFILL: _ClassVar[EngineRole]
     ENGINE_ROLE_DECODE: _ClassVar[EngineRole]
 
+class TurnStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TURN_STAGE_UNSPECIFIED: _ClassVar[TurnStage]
+    TURN_STAGE_PREFILL: _ClassVar[TurnStage]
+
 class PlacementPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PLACEMENT_POLICY_UNSPECIFIED: _ClassVar[PlacementPolicy]
@@ -31,6 +36,8 @@ ENGINE_ROLE_UNSPECIFIED: EngineRole
 ENGINE_ROLE_SIMPLE: EngineRole
 ENGINE_ROLE_PREFILL: EngineRole
 ENGINE_ROLE_DECODE: EngineRole
+TURN_STAGE_UNSPECIFIED: TurnStage
+TURN_STAGE_PREFILL: TurnStage
 PLACEMENT_POLICY_UNSPECIFIED: PlacementPolicy
 PLACEMENT_POLICY_LEAST_LOADED: PlacementPolicy
 PLACEMENT_POLICY_ROUND_ROBIN: PlacementPolicy
@@ -97,7 +104,7 @@ class NodeMemory(_message.Message):
     def __init__(self, cpu_num_slabs: _Optional[int] = ..., cpu_slab_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ...) -> None: ...
 
 class RegisterWorkerRequest(_message.Message):
-    __slots__ = ("contract_version", "node_id", "worker_index", "address", "device", "memory", "incarnation", "pid", "max_batch_sequences")
+    __slots__ = ("contract_version", "node_id", "worker_index", "address", "device", "memory", "incarnation", "pid", "max_batch_sequences", "role")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +114,7 @@ class RegisterWorkerRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     node_id: str
     worker_index: int
@@ -116,7 +124,8 @@ class RegisterWorkerRequest(_message.Message):
     incarnation: str
     pid: int
     max_batch_sequences: int
-    def __init__(self, contract_version: _Optional[int] = ..., node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., max_batch_sequences: _Optional[int] = ...) -> None: ...
+    role: EngineRole
+    def __init__(self, contract_version: _Optional[int] = ..., node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., max_batch_sequences: _Optional[int] = ..., role: _Optional[_Union[EngineRole, str]] = ...) -> None: ...
 
 class RegisterWorkerResponse(_message.Message):
     __slots__ = ("epoch", "lease_ttl_ns")
@@ -217,7 +226,7 @@ class WorkerMemory(_message.Message):
     def __init__(self, device_weight_bytes: _Optional[int] = ..., device_kv_bytes: _Optional[int] = ..., device_free_bytes: _Optional[int] = ..., host_kv_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ..., sequences: _Optional[int] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("engine_id", "node_id", "role", "worker_indexes", "ready", "current_model", "sequences", "turns", "switches", "tokens")
+    __slots__ = ("engine_id", "node_id", "role", "worker_indexes", "ready", "current_model", "sequences", "turns", "switches", "tokens", "held_sequences")
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +237,7 @@ class EngineInfo(_message.Message):
     TURNS_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HELD_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     engine_id: str
     node_id: str
     role: EngineRole
@@ -238,10 +248,11 @@ class EngineInfo(_message.Message):
     turns: int
     switches: int
     tokens: int
-    def __init__(self, engine_id: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[_Union[EngineRole, str]] = ..., worker_indexes: _Optional[_Iterable[int]] = ..., ready: _Optional[bool] = ..., current_model: _Optional[str] = ..., sequences: _Optional[int] = ..., turns: _Optional[int] = ..., switches: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
+    held_sequences: int
+    def __init__(self, engine_id: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[_Union[EngineRole, str]] = ..., worker_indexes: _Optional[_Iterable[int]] = ..., ready: _Optional[bool] = ..., current_model: _Optional[str] = ..., sequences: _Optional[int] = ..., turns: _Optional[int] = ..., switches: _Optional[int] = ..., tokens: _Optional[int] = ..., held_sequences: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
-    __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node")
+    __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node", "handed_off", "recomputed", "stolen_batches", "stolen_sequences")
     class RoutedByNodeEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +285,10 @@ class Statistics(_message.Message):
     ROUTED_BY_NODE_FIELD_NUMBER: _ClassVar[int]
     PLACED_BY_NODE_FIELD_NUMBER: _ClassVar[int]
     EVICTED_BY_NODE_FIELD_NUMBER: _ClassVar[int]
+    HANDED_OFF_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    STOLEN_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    STOLEN_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     since_unix_ns: int
     requests: int
     finished: int
@@ -285,7 +300,11 @@ class Statistics(_message.Message):
     routed_by_node: _containers.ScalarMap[str, int]
     placed_by_node: _containers.ScalarMap[str, int]
     evicted_by_node: _containers.ScalarMap[str, int]
-    def __init__(self, since_unix_ns: _Optional[int] = ..., requests: _Optional[int] = ..., finished: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., rejected: _Optional[int] = ..., tokens: _Optional[int] = ..., recovered: _Optional[int] = ..., routed_by_node: _Optional[_Mapping[str, int]] = ..., placed_by_node: _Optional[_Mapping[str, int]] = ..., evicted_by_node: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    handed_off: int
+    recomputed: int
+    stolen_batches: int
+    stolen_sequences: int
+    def __init__(self, since_unix_ns: _Optional[int] = ..., requests: _Optional[int] = ..., finished: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., rejected: _Optional[int] = ..., tokens: _Optional[int] = ..., recovered: _Optional[int] = ..., routed_by_node: _Optional[_Mapping[str, int]] = ..., placed_by_node: _Optional[_Mapping[str, int]] = ..., evicted_by_node: _Optional[_Mapping[str, int]] = ..., handed_off: _Optional[int] = ..., recomputed: _Optional[int] = ..., stolen_batches: _Optional[int] = ..., stolen_sequences: _Optional[int] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
     __slots__ = ()
@@ -346,7 +365,7 @@ class ReplicaChanged(_message.Message):
     def __init__(self, model: _Optional[str] = ..., replica: _Optional[_Union[_model_pb2.Replica, _Mapping]] = ...) -> None: ...
 
 class TurnChanged(_message.Message):
-    __slots__ = ("engine_id", "turn_id", "model", "change", "sequences", "quota_ns", "switch_time_ns", "elapsed_ns", "reason")
+    __slots__ = ("engine_id", "turn_id", "model", "change", "sequences", "quota_ns", "switch_time_ns", "elapsed_ns", "reason", "stage")
     class Change(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CHANGE_UNSPECIFIED: _ClassVar[TurnChanged.Change]
@@ -366,6 +385,7 @@ class TurnChanged(_message.Message):
     SWITCH_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_NS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     engine_id: str
     turn_id: int
     model: str
@@ -375,7 +395,8 @@ class TurnChanged(_message.Message):
     switch_time_ns: int
     elapsed_ns: int
     reason: str
-    def __init__(self, engine_id: _Optional[str] = ..., turn_id: _Optional[int] = ..., model: _Optional[str] = ..., change: _Optional[_Union[TurnChanged.Change, str]] = ..., sequences: _Optional[int] = ..., quota_ns: _Optional[int] = ..., switch_time_ns: _Optional[int] = ..., elapsed_ns: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    stage: TurnStage
+    def __init__(self, engine_id: _Optional[str] = ..., turn_id: _Optional[int] = ..., model: _Optional[str] = ..., change: _Optional[_Union[TurnChanged.Change, str]] = ..., sequences: _Optional[int] = ..., quota_ns: _Optional[int] = ..., switch_time_ns: _Optional[int] = ..., elapsed_ns: _Optional[int] = ..., reason: _Optional[str] = ..., stage: _Optional[_Union[TurnStage, str]] = ...) -> None: ...
 
 class RequestChanged(_message.Message):
     __slots__ = ("sequence_id", "label", "model", "engine_id", "change", "tokens", "error")
@@ -387,12 +408,16 @@ class RequestChanged(_message.Message):
         CHANGE_CANCELLED: _ClassVar[RequestChanged.Change]
         CHANGE_FAILED: _ClassVar[RequestChanged.Change]
         CHANGE_RECOVERED: _ClassVar[RequestChanged.Change]
+        CHANGE_HANDED_OFF: _ClassVar[RequestChanged.Change]
+        CHANGE_STOLEN: _ClassVar[RequestChanged.Change]
     CHANGE_UNSPECIFIED: RequestChanged.Change
     CHANGE_ACCEPTED: RequestChanged.Change
     CHANGE_FINISHED: RequestChanged.Change
     CHANGE_CANCELLED: RequestChanged.Change
     CHANGE_FAILED: RequestChanged.Change
     CHANGE_RECOVERED: RequestChanged.Change
+    CHANGE_HANDED_OFF: RequestChanged.Change
+    CHANGE_STOLEN: RequestChanged.Change
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]

@@ -12,7 +12,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ExecuteRequest(_message.Message):
-    __slots__ = ("hello", "load_model", "unload_model", "add_sequences", "cancel_sequences", "queue_turn", "join_turn", "leave_turn", "limit_turn")
+    __slots__ = ("hello", "load_model", "unload_model", "add_sequences", "cancel_sequences", "queue_turn", "join_turn", "leave_turn", "limit_turn", "release_sequences")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     LOAD_MODEL_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class ExecuteRequest(_message.Message):
     JOIN_TURN_FIELD_NUMBER: _ClassVar[int]
     LEAVE_TURN_FIELD_NUMBER: _ClassVar[int]
     LIMIT_TURN_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     load_model: LoadModel
     unload_model: UnloadModel
@@ -31,7 +32,8 @@ class ExecuteRequest(_message.Message):
     join_turn: JoinTurn
     leave_turn: LeaveTurn
     limit_turn: LimitTurn
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., load_model: _Optional[_Union[LoadModel, _Mapping]] = ..., unload_model: _Optional[_Union[UnloadModel, _Mapping]] = ..., add_sequences: _Optional[_Union[AddSequences, _Mapping]] = ..., cancel_sequences: _Optional[_Union[CancelSequences, _Mapping]] = ..., queue_turn: _Optional[_Union[QueueTurn, _Mapping]] = ..., join_turn: _Optional[_Union[JoinTurn, _Mapping]] = ..., leave_turn: _Optional[_Union[LeaveTurn, _Mapping]] = ..., limit_turn: _Optional[_Union[LimitTurn, _Mapping]] = ...) -> None: ...
+    release_sequences: ReleaseSequences
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., load_model: _Optional[_Union[LoadModel, _Mapping]] = ..., unload_model: _Optional[_Union[UnloadModel, _Mapping]] = ..., add_sequences: _Optional[_Union[AddSequences, _Mapping]] = ..., cancel_sequences: _Optional[_Union[CancelSequences, _Mapping]] = ..., queue_turn: _Optional[_Union[QueueTurn, _Mapping]] = ..., join_turn: _Optional[_Union[JoinTurn, _Mapping]] = ..., leave_turn: _Optional[_Union[LeaveTurn, _Mapping]] = ..., limit_turn: _Optional[_Union[LimitTurn, _Mapping]] = ..., release_sequences: _Optional[_Union[ReleaseSequences, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("epoch",)
@@ -58,18 +60,42 @@ class AddSequences(_message.Message):
     def __init__(self, sequences: _Optional[_Iterable[_Union[SequenceSpec, _Mapping]]] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("handle", "model", "prompt_token_ids", "generated_token_ids", "stop")
+    __slots__ = ("handle", "model", "prompt_token_ids", "generated_token_ids", "stop", "kv")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     GENERATED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    KV_FIELD_NUMBER: _ClassVar[int]
     handle: int
     model: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     generated_token_ids: _containers.RepeatedScalarFieldContainer[int]
     stop: _inference_pb2.StopConditions
-    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ...) -> None: ...
+    kv: KvPlace
+    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ...) -> None: ...
+
+class KvPlace(_message.Message):
+    __slots__ = ("num_tokens", "block_bytes", "runs")
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    num_tokens: int
+    block_bytes: int
+    runs: _containers.RepeatedCompositeFieldContainer[BlockRun]
+    def __init__(self, num_tokens: _Optional[int] = ..., block_bytes: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[BlockRun, _Mapping]]] = ...) -> None: ...
+
+class BlockRun(_message.Message):
+    __slots__ = ("slab", "slab_generation", "first_block", "num_blocks")
+    SLAB_FIELD_NUMBER: _ClassVar[int]
+    SLAB_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    slab: int
+    slab_generation: int
+    first_block: int
+    num_blocks: int
+    def __init__(self, slab: _Optional[int] = ..., slab_generation: _Optional[int] = ..., first_block: _Optional[int] = ..., num_blocks: _Optional[int] = ...) -> None: ...
 
 class CancelSequences(_message.Message):
     __slots__ = ("handles",)
@@ -78,18 +104,20 @@ class CancelSequences(_message.Message):
     def __init__(self, handles: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class QueueTurn(_message.Message):
-    __slots__ = ("turn_id", "model", "handles", "quota_ns", "prefetch_model")
+    __slots__ = ("turn_id", "model", "handles", "quota_ns", "prefetch_model", "stage")
     TURN_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     QUOTA_NS_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_MODEL_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     turn_id: int
     model: str
     handles: _containers.RepeatedScalarFieldContainer[int]
     quota_ns: int
     prefetch_model: str
-    def __init__(self, turn_id: _Optional[int] = ..., model: _Optional[str] = ..., handles: _Optional[_Iterable[int]] = ..., quota_ns: _Optional[int] = ..., prefetch_model: _Optional[str] = ...) -> None: ...
+    stage: _cluster_pb2.TurnStage
+    def __init__(self, turn_id: _Optional[int] = ..., model: _Optional[str] = ..., handles: _Optional[_Iterable[int]] = ..., quota_ns: _Optional[int] = ..., prefetch_model: _Optional[str] = ..., stage: _Optional[_Union[_cluster_pb2.TurnStage, str]] = ...) -> None: ...
 
 class JoinTurn(_message.Message):
     __slots__ = ("turn_id", "handles")
@@ -115,8 +143,14 @@ class LimitTurn(_message.Message):
     quota_ns: int
     def __init__(self, turn_id: _Optional[int] = ..., quota_ns: _Optional[int] = ...) -> None: ...
 
+class ReleaseSequences(_message.Message):
+    __slots__ = ("handles",)
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    handles: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, handles: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class ExecuteResponse(_message.Message):
-    __slots__ = ("ready", "load_progress", "model_loaded", "model_failed", "model_unloaded", "turn_started", "step", "turn_ended", "sequence_failed", "memory")
+    __slots__ = ("ready", "load_progress", "model_loaded", "model_failed", "model_unloaded", "turn_started", "step", "turn_ended", "sequence_failed", "memory", "sequence_handed_off", "sequence_imported")
     READY_FIELD_NUMBER: _ClassVar[int]
     LOAD_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     MODEL_LOADED_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +161,8 @@ class ExecuteResponse(_message.Message):
     TURN_ENDED_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FAILED_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_HANDED_OFF_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_IMPORTED_FIELD_NUMBER: _ClassVar[int]
     ready: Ready
     load_progress: LoadProgress
     model_loaded: ModelLoaded
@@ -137,7 +173,9 @@ class ExecuteResponse(_message.Message):
     turn_ended: TurnEnded
     sequence_failed: SequenceFailed
     memory: _cluster_pb2.WorkerMemory
-    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., model_loaded: _Optional[_Union[ModelLoaded, _Mapping]] = ..., model_failed: _Optional[_Union[ModelFailed, _Mapping]] = ..., model_unloaded: _Optional[_Union[ModelUnloaded, _Mapping]] = ..., turn_started: _Optional[_Union[TurnStarted, _Mapping]] = ..., step: _Optional[_Union[StepBatch, _Mapping]] = ..., turn_ended: _Optional[_Union[TurnEnded, _Mapping]] = ..., sequence_failed: _Optional[_Union[SequenceFailed, _Mapping]] = ..., memory: _Optional[_Union[_cluster_pb2.WorkerMemory, _Mapping]] = ...) -> None: ...
+    sequence_handed_off: SequenceHandedOff
+    sequence_imported: SequenceImported
+    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., model_loaded: _Optional[_Union[ModelLoaded, _Mapping]] = ..., model_failed: _Optional[_Union[ModelFailed, _Mapping]] = ..., model_unloaded: _Optional[_Union[ModelUnloaded, _Mapping]] = ..., turn_started: _Optional[_Union[TurnStarted, _Mapping]] = ..., step: _Optional[_Union[StepBatch, _Mapping]] = ..., turn_ended: _Optional[_Union[TurnEnded, _Mapping]] = ..., sequence_failed: _Optional[_Union[SequenceFailed, _Mapping]] = ..., memory: _Optional[_Union[_cluster_pb2.WorkerMemory, _Mapping]] = ..., sequence_handed_off: _Optional[_Union[SequenceHandedOff, _Mapping]] = ..., sequence_imported: _Optional[_Union[SequenceImported, _Mapping]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("models",)
@@ -258,6 +296,28 @@ class SequenceFailed(_message.Message):
     handle: int
     error: _errors_pb2.ErrorDetail
     def __init__(self, handle: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class SequenceHandedOff(_message.Message):
+    __slots__ = ("handle", "kv", "copy_time_ns")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    KV_FIELD_NUMBER: _ClassVar[int]
+    COPY_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    kv: KvPlace
+    copy_time_ns: int
+    def __init__(self, handle: _Optional[int] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., copy_time_ns: _Optional[int] = ...) -> None: ...
+
+class SequenceImported(_message.Message):
+    __slots__ = ("handle", "imported_tokens", "bytes", "copy_time_ns")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    IMPORTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    COPY_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    imported_tokens: int
+    bytes: int
+    copy_time_ns: int
+    def __init__(self, handle: _Optional[int] = ..., imported_tokens: _Optional[int] = ..., bytes: _Optional[int] = ..., copy_time_ns: _Optional[int] = ...) -> None: ...
 
 class InspectModelRequest(_message.Message):
     __slots__ = ("spec",)

@@ -43,10 +43,14 @@ class WorkerServiceStub:
 
     Promises about events:
      - per sequence: tokens in `step` events, then exactly one end, which is a finish reason in a
-       `step` or one `sequence_failed`; nothing follows it. After `cancel_sequences` one last `step`
-       entry with FINISH_REASON_CANCELLED and no token ends it, unless it had already ended.
+       `step`, one `sequence_failed`, or one `sequence_handed_off`; nothing follows it. After
+       `cancel_sequences` one last `step` entry with FINISH_REASON_CANCELLED and no token ends it,
+       unless it had already ended.
+     - per sequence that came with a `kv` of at least one token: one `sequence_imported` ahead of its
+       first token, unless it ends before that.
      - per turn: one `turn_started`, any number of `step`, one `turn_ended`; turns run in the order
-       queued and never overlap.
+       queued and never overlap. A sequence's `sequence_handed_off` comes after the `step` with its
+       token, and possibly after the `turn_ended`.
     """
     InspectModel: _grpc.UnaryUnaryMultiCallable[_worker_pb2.InspectModelRequest, _worker_pb2.InspectModelResponse]
     """Reads a model's files, headers only, without loading it. Errors: FAILED_PRECONDITION
@@ -70,10 +74,14 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
 
     Promises about events:
      - per sequence: tokens in `step` events, then exactly one end, which is a finish reason in a
-       `step` or one `sequence_failed`; nothing follows it. After `cancel_sequences` one last `step`
-       entry with FINISH_REASON_CANCELLED and no token ends it, unless it had already ended.
+       `step`, one `sequence_failed`, or one `sequence_handed_off`; nothing follows it. After
+       `cancel_sequences` one last `step` entry with FINISH_REASON_CANCELLED and no token ends it,
+       unless it had already ended.
+     - per sequence that came with a `kv` of at least one token: one `sequence_imported` ahead of its
+       first token, unless it ends before that.
      - per turn: one `turn_started`, any number of `step`, one `turn_ended`; turns run in the order
-       queued and never overlap.
+       queued and never overlap. A sequence's `sequence_handed_off` comes after the `step` with its
+       token, and possibly after the `turn_ended`.
     """
     InspectModel: _aio.UnaryUnaryMultiCallable[_worker_pb2.InspectModelRequest, _worker_pb2.InspectModelResponse]  # type: ignore[assignment]
     """Reads a model's files, headers only, without loading it. Errors: FAILED_PRECONDITION
@@ -100,10 +108,14 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Promises about events:
          - per sequence: tokens in `step` events, then exactly one end, which is a finish reason in a
-           `step` or one `sequence_failed`; nothing follows it. After `cancel_sequences` one last `step`
-           entry with FINISH_REASON_CANCELLED and no token ends it, unless it had already ended.
+           `step`, one `sequence_failed`, or one `sequence_handed_off`; nothing follows it. After
+           `cancel_sequences` one last `step` entry with FINISH_REASON_CANCELLED and no token ends it,
+           unless it had already ended.
+         - per sequence that came with a `kv` of at least one token: one `sequence_imported` ahead of its
+           first token, unless it ends before that.
          - per turn: one `turn_started`, any number of `step`, one `turn_ended`; turns run in the order
-           queued and never overlap.
+           queued and never overlap. A sequence's `sequence_handed_off` comes after the `step` with its
+           token, and possibly after the `turn_ended`.
         """
 
     @_abc_1.abstractmethod

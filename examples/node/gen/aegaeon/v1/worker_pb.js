@@ -12,7 +12,7 @@ import { file_aegaeon_v1_model } from "./model_pb.js";
  * Describes the file aegaeon/v1/worker.proto.
  */
 export const file_aegaeon_v1_worker = /*@__PURE__*/
-  fileDesc("ChdhZWdhZW9uL3YxL3dvcmtlci5wcm90bxIKYWVnYWVvbi52MSK7AwoORXhlY3V0ZVJlcXVlc3QSIgoFaGVsbG8YASABKAsyES5hZWdhZW9uLnYxLkhlbGxvSAASKwoKbG9hZF9tb2RlbBgCIAEoCzIVLmFlZ2Flb24udjEuTG9hZE1vZGVsSAASLwoMdW5sb2FkX21vZGVsGAMgASgLMhcuYWVnYWVvbi52MS5VbmxvYWRNb2RlbEgAEjEKDWFkZF9zZXF1ZW5jZXMYBCABKAsyGC5hZWdhZW9uLnYxLkFkZFNlcXVlbmNlc0gAEjcKEGNhbmNlbF9zZXF1ZW5jZXMYBSABKAsyGy5hZWdhZW9uLnYxLkNhbmNlbFNlcXVlbmNlc0gAEisKCnF1ZXVlX3R1cm4YBiABKAsyFS5hZWdhZW9uLnYxLlF1ZXVlVHVybkgAEikKCWpvaW5fdHVybhgHIAEoCzIULmFlZ2Flb24udjEuSm9pblR1cm5IABIrCgpsZWF2ZV90dXJuGAggASgLMhUuYWVnYWVvbi52MS5MZWF2ZVR1cm5IABIrCgpsaW1pdF90dXJuGAkgASgLMhUuYWVnYWVvbi52MS5MaW1pdFR1cm5IAEIJCgdjb21tYW5kIhYKBUhlbGxvEg0KBWVwb2NoGAEgASgEIjAKCUxvYWRNb2RlbBIjCgRzcGVjGAEgASgLMhUuYWVnYWVvbi52MS5Nb2RlbFNwZWMiHAoLVW5sb2FkTW9kZWwSDQoFbW9kZWwYASABKAkiOwoMQWRkU2VxdWVuY2VzEisKCXNlcXVlbmNlcxgBIAMoCzIYLmFlZ2Flb24udjEuU2VxdWVuY2VTcGVjIo4BCgxTZXF1ZW5jZVNwZWMSDgoGaGFuZGxlGAEgASgEEg0KBW1vZGVsGAIgASgJEhgKEHByb21wdF90b2tlbl9pZHMYAyADKA0SGwoTZ2VuZXJhdGVkX3Rva2VuX2lkcxgEIAMoDRIoCgRzdG9wGAUgASgLMhouYWVnYWVvbi52MS5TdG9wQ29uZGl0aW9ucyIiCg9DYW5jZWxTZXF1ZW5jZXMSDwoHaGFuZGxlcxgBIAMoBCJmCglRdWV1ZVR1cm4SDwoHdHVybl9pZBgBIAEoBBINCgVtb2RlbBgCIAEoCRIPCgdoYW5kbGVzGAMgAygEEhAKCHF1b3RhX25zGAQgASgEEhYKDnByZWZldGNoX21vZGVsGAUgASgJIiwKCEpvaW5UdXJuEg8KB3R1cm5faWQYASABKAQSDwoHaGFuZGxlcxgCIAMoBCItCglMZWF2ZVR1cm4SDwoHdHVybl9pZBgBIAEoBBIPCgdoYW5kbGVzGAIgAygEIi4KCUxpbWl0VHVybhIPCgd0dXJuX2lkGAEgASgEEhAKCHF1b3RhX25zGAIgASgEIvADCg9FeGVjdXRlUmVzcG9uc2USIgoFcmVhZHkYASABKAsyES5hZWdhZW9uLnYxLlJlYWR5SAASMQoNbG9hZF9wcm9ncmVzcxgCIAEoCzIYLmFlZ2Flb24udjEuTG9hZFByb2dyZXNzSAASLwoMbW9kZWxfbG9hZGVkGAMgASgLMhcuYWVnYWVvbi52MS5Nb2RlbExvYWRlZEgAEi8KDG1vZGVsX2ZhaWxlZBgEIAEoCzIXLmFlZ2Flb24udjEuTW9kZWxGYWlsZWRIABIzCg5tb2RlbF91bmxvYWRlZBgFIAEoCzIZLmFlZ2Flb24udjEuTW9kZWxVbmxvYWRlZEgAEi8KDHR1cm5fc3RhcnRlZBgGIAEoCzIXLmFlZ2Flb24udjEuVHVyblN0YXJ0ZWRIABIlCgRzdGVwGAcgASgLMhUuYWVnYWVvbi52MS5TdGVwQmF0Y2hIABIrCgp0dXJuX2VuZGVkGAggASgLMhUuYWVnYWVvbi52MS5UdXJuRW5kZWRIABI1Cg9zZXF1ZW5jZV9mYWlsZWQYCSABKAsyGi5hZWdhZW9uLnYxLlNlcXVlbmNlRmFpbGVkSAASKgoGbWVtb3J5GAogASgLMhguYWVnYWVvbi52MS5Xb3JrZXJNZW1vcnlIAEIHCgVldmVudCIwCgVSZWFkeRInCgZtb2RlbHMYASADKAsyFy5hZWdhZW9uLnYxLkxvYWRlZE1vZGVsIlkKC0xvYWRlZE1vZGVsEiMKBHNwZWMYASABKAsyFS5hZWdhZW9uLnYxLk1vZGVsU3BlYxIlCgVmYWN0cxgCIAEoCzIWLmFlZ2Flb24udjEuTW9kZWxGYWN0cyJICgxMb2FkUHJvZ3Jlc3MSDQoFbW9kZWwYASABKAkSFAoMcGFja2VkX2J5dGVzGAIgASgEEhMKC3RvdGFsX2J5dGVzGAMgASgEIlsKC01vZGVsTG9hZGVkEiYKBW1vZGVsGAEgASgLMhcuYWVnYWVvbi52MS5Mb2FkZWRNb2RlbBIOCgZyZXVzZWQYAiABKAgSFAoMbG9hZF90aW1lX25zGAMgASgEIkQKC01vZGVsRmFpbGVkEg0KBW1vZGVsGAEgASgJEiYKBWVycm9yGAIgASgLMhcuYWVnYWVvbi52MS5FcnJvckRldGFpbCI0Cg1Nb2RlbFVubG9hZGVkEg0KBW1vZGVsGAEgASgJEhQKDGRldmljZV9ieXRlcxgCIAEoBCKcAQoLVHVyblN0YXJ0ZWQSDwoHdHVybl9pZBgBIAEoBBIQCghzd2l0Y2hlZBgCIAEoCBIWCg5zd2l0Y2hfdGltZV9ucxgDIAEoBBIWCg53ZWlnaHRfY29weV9ucxgEIAEoBBIUCgx3ZWlnaHRfYnl0ZXMYBSABKAQSEgoKa3Zfc3dhcF9ucxgGIAEoBBIQCghrdl9ieXRlcxgHIAEoBCLSAQoJU3RlcEJhdGNoEg8KB3R1cm5faWQYASABKAQSDwoHaGFuZGxlcxgCIAMoBBIRCgl0b2tlbl9pZHMYAyADKA0SMAoOZmluaXNoX3JlYXNvbnMYBCADKA4yGC5hZWdhZW9uLnYxLkZpbmlzaFJlYXNvbhIUCgxzdGVwX3RpbWVfbnMYBSABKAQSFgoOcHJlZmlsbF90b2tlbnMYBiABKA0SGAoQZGVjb2RlX3NlcXVlbmNlcxgHIAEoDRIWCg5jb250ZXh0X3Rva2VucxgIIAEoBCLoAQoJVHVybkVuZGVkEg8KB3R1cm5faWQYASABKAQSLAoGcmVhc29uGAIgASgOMhwuYWVnYWVvbi52MS5UdXJuRW5kZWQuUmVhc29uEhIKCmVsYXBzZWRfbnMYAyABKAQSDQoFc3RlcHMYBCABKA0SHAoUcmVjb21wdXRlZF9zZXF1ZW5jZXMYBSABKA0iWwoGUmVhc29uEhYKElJFQVNPTl9VTlNQRUNJRklFRBAAEhQKEFJFQVNPTl9DT01QTEVURUQQARIQCgxSRUFTT05fUVVPVEEQAhIRCg1SRUFTT05fRkFJTEVEEAMiSAoOU2VxdWVuY2VGYWlsZWQSDgoGaGFuZGxlGAEgASgEEiYKBWVycm9yGAIgASgLMhcuYWVnYWVvbi52MS5FcnJvckRldGFpbCI6ChNJbnNwZWN0TW9kZWxSZXF1ZXN0EiMKBHNwZWMYASABKAsyFS5hZWdhZW9uLnYxLk1vZGVsU3BlYyI9ChRJbnNwZWN0TW9kZWxSZXNwb25zZRIlCgVmYWN0cxgBIAEoCzIWLmFlZ2Flb24udjEuTW9kZWxGYWN0cyISChBHZXRTdGF0dXNSZXF1ZXN0IowBChFHZXRTdGF0dXNSZXNwb25zZRIoCgZtZW1vcnkYASABKAsyGC5hZWdhZW9uLnYxLldvcmtlck1lbW9yeRInCgZtb2RlbHMYAiADKAsyFy5hZWdhZW9uLnYxLkxvYWRlZE1vZGVsEhUKDWN1cnJlbnRfbW9kZWwYAyABKAkSDQoFZXBvY2gYBCABKAQy9AEKDVdvcmtlclNlcnZpY2USRgoHRXhlY3V0ZRIaLmFlZ2Flb24udjEuRXhlY3V0ZVJlcXVlc3QaGy5hZWdhZW9uLnYxLkV4ZWN1dGVSZXNwb25zZSgBMAESUQoMSW5zcGVjdE1vZGVsEh8uYWVnYWVvbi52MS5JbnNwZWN0TW9kZWxSZXF1ZXN0GiAuYWVnYWVvbi52MS5JbnNwZWN0TW9kZWxSZXNwb25zZRJICglHZXRTdGF0dXMSHC5hZWdhZW9uLnYxLkdldFN0YXR1c1JlcXVlc3QaHS5hZWdhZW9uLnYxLkdldFN0YXR1c1Jlc3BvbnNlYgZwcm90bzM", [file_aegaeon_v1_cluster, file_aegaeon_v1_errors, file_aegaeon_v1_inference, file_aegaeon_v1_model]);
+  fileDesc("ChdhZWdhZW9uL3YxL3dvcmtlci5wcm90bxIKYWVnYWVvbi52MSL2AwoORXhlY3V0ZVJlcXVlc3QSIgoFaGVsbG8YASABKAsyES5hZWdhZW9uLnYxLkhlbGxvSAASKwoKbG9hZF9tb2RlbBgCIAEoCzIVLmFlZ2Flb24udjEuTG9hZE1vZGVsSAASLwoMdW5sb2FkX21vZGVsGAMgASgLMhcuYWVnYWVvbi52MS5VbmxvYWRNb2RlbEgAEjEKDWFkZF9zZXF1ZW5jZXMYBCABKAsyGC5hZWdhZW9uLnYxLkFkZFNlcXVlbmNlc0gAEjcKEGNhbmNlbF9zZXF1ZW5jZXMYBSABKAsyGy5hZWdhZW9uLnYxLkNhbmNlbFNlcXVlbmNlc0gAEisKCnF1ZXVlX3R1cm4YBiABKAsyFS5hZWdhZW9uLnYxLlF1ZXVlVHVybkgAEikKCWpvaW5fdHVybhgHIAEoCzIULmFlZ2Flb24udjEuSm9pblR1cm5IABIrCgpsZWF2ZV90dXJuGAggASgLMhUuYWVnYWVvbi52MS5MZWF2ZVR1cm5IABIrCgpsaW1pdF90dXJuGAkgASgLMhUuYWVnYWVvbi52MS5MaW1pdFR1cm5IABI5ChFyZWxlYXNlX3NlcXVlbmNlcxgKIAEoCzIcLmFlZ2Flb24udjEuUmVsZWFzZVNlcXVlbmNlc0gAQgkKB2NvbW1hbmQiFgoFSGVsbG8SDQoFZXBvY2gYASABKAQiMAoJTG9hZE1vZGVsEiMKBHNwZWMYASABKAsyFS5hZWdhZW9uLnYxLk1vZGVsU3BlYyIcCgtVbmxvYWRNb2RlbBINCgVtb2RlbBgBIAEoCSI7CgxBZGRTZXF1ZW5jZXMSKwoJc2VxdWVuY2VzGAEgAygLMhguYWVnYWVvbi52MS5TZXF1ZW5jZVNwZWMirwEKDFNlcXVlbmNlU3BlYxIOCgZoYW5kbGUYASABKAQSDQoFbW9kZWwYAiABKAkSGAoQcHJvbXB0X3Rva2VuX2lkcxgDIAMoDRIbChNnZW5lcmF0ZWRfdG9rZW5faWRzGAQgAygNEigKBHN0b3AYBSABKAsyGi5hZWdhZW9uLnYxLlN0b3BDb25kaXRpb25zEh8KAmt2GAYgASgLMhMuYWVnYWVvbi52MS5LdlBsYWNlIlYKB0t2UGxhY2USEgoKbnVtX3Rva2VucxgBIAEoBBITCgtibG9ja19ieXRlcxgCIAEoDRIiCgRydW5zGAMgAygLMhQuYWVnYWVvbi52MS5CbG9ja1J1biJaCghCbG9ja1J1bhIMCgRzbGFiGAEgASgNEhcKD3NsYWJfZ2VuZXJhdGlvbhgCIAEoBBITCgtmaXJzdF9ibG9jaxgDIAEoDRISCgpudW1fYmxvY2tzGAQgASgNIiIKD0NhbmNlbFNlcXVlbmNlcxIPCgdoYW5kbGVzGAEgAygEIowBCglRdWV1ZVR1cm4SDwoHdHVybl9pZBgBIAEoBBINCgVtb2RlbBgCIAEoCRIPCgdoYW5kbGVzGAMgAygEEhAKCHF1b3RhX25zGAQgASgEEhYKDnByZWZldGNoX21vZGVsGAUgASgJEiQKBXN0YWdlGAYgASgOMhUuYWVnYWVvbi52MS5UdXJuU3RhZ2UiLAoISm9pblR1cm4SDwoHdHVybl9pZBgBIAEoBBIPCgdoYW5kbGVzGAIgAygEIi0KCUxlYXZlVHVybhIPCgd0dXJuX2lkGAEgASgEEg8KB2hhbmRsZXMYAiADKAQiLgoJTGltaXRUdXJuEg8KB3R1cm5faWQYASABKAQSEAoIcXVvdGFfbnMYAiABKAQiIwoQUmVsZWFzZVNlcXVlbmNlcxIPCgdoYW5kbGVzGAEgAygEIukECg9FeGVjdXRlUmVzcG9uc2USIgoFcmVhZHkYASABKAsyES5hZWdhZW9uLnYxLlJlYWR5SAASMQoNbG9hZF9wcm9ncmVzcxgCIAEoCzIYLmFlZ2Flb24udjEuTG9hZFByb2dyZXNzSAASLwoMbW9kZWxfbG9hZGVkGAMgASgLMhcuYWVnYWVvbi52MS5Nb2RlbExvYWRlZEgAEi8KDG1vZGVsX2ZhaWxlZBgEIAEoCzIXLmFlZ2Flb24udjEuTW9kZWxGYWlsZWRIABIzCg5tb2RlbF91bmxvYWRlZBgFIAEoCzIZLmFlZ2Flb24udjEuTW9kZWxVbmxvYWRlZEgAEi8KDHR1cm5fc3RhcnRlZBgGIAEoCzIXLmFlZ2Flb24udjEuVHVyblN0YXJ0ZWRIABIlCgRzdGVwGAcgASgLMhUuYWVnYWVvbi52MS5TdGVwQmF0Y2hIABIrCgp0dXJuX2VuZGVkGAggASgLMhUuYWVnYWVvbi52MS5UdXJuRW5kZWRIABI1Cg9zZXF1ZW5jZV9mYWlsZWQYCSABKAsyGi5hZWdhZW9uLnYxLlNlcXVlbmNlRmFpbGVkSAASKgoGbWVtb3J5GAogASgLMhguYWVnYWVvbi52MS5Xb3JrZXJNZW1vcnlIABI8ChNzZXF1ZW5jZV9oYW5kZWRfb2ZmGAsgASgLMh0uYWVnYWVvbi52MS5TZXF1ZW5jZUhhbmRlZE9mZkgAEjkKEXNlcXVlbmNlX2ltcG9ydGVkGAwgASgLMhwuYWVnYWVvbi52MS5TZXF1ZW5jZUltcG9ydGVkSABCBwoFZXZlbnQiMAoFUmVhZHkSJwoGbW9kZWxzGAEgAygLMhcuYWVnYWVvbi52MS5Mb2FkZWRNb2RlbCJZCgtMb2FkZWRNb2RlbBIjCgRzcGVjGAEgASgLMhUuYWVnYWVvbi52MS5Nb2RlbFNwZWMSJQoFZmFjdHMYAiABKAsyFi5hZWdhZW9uLnYxLk1vZGVsRmFjdHMiSAoMTG9hZFByb2dyZXNzEg0KBW1vZGVsGAEgASgJEhQKDHBhY2tlZF9ieXRlcxgCIAEoBBITCgt0b3RhbF9ieXRlcxgDIAEoBCJbCgtNb2RlbExvYWRlZBImCgVtb2RlbBgBIAEoCzIXLmFlZ2Flb24udjEuTG9hZGVkTW9kZWwSDgoGcmV1c2VkGAIgASgIEhQKDGxvYWRfdGltZV9ucxgDIAEoBCJECgtNb2RlbEZhaWxlZBINCgVtb2RlbBgBIAEoCRImCgVlcnJvchgCIAEoCzIXLmFlZ2Flb24udjEuRXJyb3JEZXRhaWwiNAoNTW9kZWxVbmxvYWRlZBINCgVtb2RlbBgBIAEoCRIUCgxkZXZpY2VfYnl0ZXMYAiABKAQinAEKC1R1cm5TdGFydGVkEg8KB3R1cm5faWQYASABKAQSEAoIc3dpdGNoZWQYAiABKAgSFgoOc3dpdGNoX3RpbWVfbnMYAyABKAQSFgoOd2VpZ2h0X2NvcHlfbnMYBCABKAQSFAoMd2VpZ2h0X2J5dGVzGAUgASgEEhIKCmt2X3N3YXBfbnMYBiABKAQSEAoIa3ZfYnl0ZXMYByABKAQi0gEKCVN0ZXBCYXRjaBIPCgd0dXJuX2lkGAEgASgEEg8KB2hhbmRsZXMYAiADKAQSEQoJdG9rZW5faWRzGAMgAygNEjAKDmZpbmlzaF9yZWFzb25zGAQgAygOMhguYWVnYWVvbi52MS5GaW5pc2hSZWFzb24SFAoMc3RlcF90aW1lX25zGAUgASgEEhYKDnByZWZpbGxfdG9rZW5zGAYgASgNEhgKEGRlY29kZV9zZXF1ZW5jZXMYByABKA0SFgoOY29udGV4dF90b2tlbnMYCCABKAQi6AEKCVR1cm5FbmRlZBIPCgd0dXJuX2lkGAEgASgEEiwKBnJlYXNvbhgCIAEoDjIcLmFlZ2Flb24udjEuVHVybkVuZGVkLlJlYXNvbhISCgplbGFwc2VkX25zGAMgASgEEg0KBXN0ZXBzGAQgASgNEhwKFHJlY29tcHV0ZWRfc2VxdWVuY2VzGAUgASgNIlsKBlJlYXNvbhIWChJSRUFTT05fVU5TUEVDSUZJRUQQABIUChBSRUFTT05fQ09NUExFVEVEEAESEAoMUkVBU09OX1FVT1RBEAISEQoNUkVBU09OX0ZBSUxFRBADIkgKDlNlcXVlbmNlRmFpbGVkEg4KBmhhbmRsZRgBIAEoBBImCgVlcnJvchgCIAEoCzIXLmFlZ2Flb24udjEuRXJyb3JEZXRhaWwiWgoRU2VxdWVuY2VIYW5kZWRPZmYSDgoGaGFuZGxlGAEgASgEEh8KAmt2GAIgASgLMhMuYWVnYWVvbi52MS5LdlBsYWNlEhQKDGNvcHlfdGltZV9ucxgDIAEoBCJgChBTZXF1ZW5jZUltcG9ydGVkEg4KBmhhbmRsZRgBIAEoBBIXCg9pbXBvcnRlZF90b2tlbnMYAiABKAQSDQoFYnl0ZXMYAyABKAQSFAoMY29weV90aW1lX25zGAQgASgEIjoKE0luc3BlY3RNb2RlbFJlcXVlc3QSIwoEc3BlYxgBIAEoCzIVLmFlZ2Flb24udjEuTW9kZWxTcGVjIj0KFEluc3BlY3RNb2RlbFJlc3BvbnNlEiUKBWZhY3RzGAEgASgLMhYuYWVnYWVvbi52MS5Nb2RlbEZhY3RzIhIKEEdldFN0YXR1c1JlcXVlc3QijAEKEUdldFN0YXR1c1Jlc3BvbnNlEigKBm1lbW9yeRgBIAEoCzIYLmFlZ2Flb24udjEuV29ya2VyTWVtb3J5EicKBm1vZGVscxgCIAMoCzIXLmFlZ2Flb24udjEuTG9hZGVkTW9kZWwSFQoNY3VycmVudF9tb2RlbBgDIAEoCRINCgVlcG9jaBgEIAEoBDL0AQoNV29ya2VyU2VydmljZRJGCgdFeGVjdXRlEhouYWVnYWVvbi52MS5FeGVjdXRlUmVxdWVzdBobLmFlZ2Flb24udjEuRXhlY3V0ZVJlc3BvbnNlKAEwARJRCgxJbnNwZWN0TW9kZWwSHy5hZWdhZW9uLnYxLkluc3BlY3RNb2RlbFJlcXVlc3QaIC5hZWdhZW9uLnYxLkluc3BlY3RNb2RlbFJlc3BvbnNlEkgKCUdldFN0YXR1cxIcLmFlZ2Flb24udjEuR2V0U3RhdHVzUmVxdWVzdBodLmFlZ2Flb24udjEuR2V0U3RhdHVzUmVzcG9uc2ViBnByb3RvMw", [file_aegaeon_v1_cluster, file_aegaeon_v1_errors, file_aegaeon_v1_inference, file_aegaeon_v1_model]);
 
 /**
  * Describes the message aegaeon.v1.ExecuteRequest.
@@ -57,115 +57,136 @@ export const SequenceSpecSchema = /*@__PURE__*/
   messageDesc(file_aegaeon_v1_worker, 5);
 
 /**
+ * Describes the message aegaeon.v1.KvPlace.
+ * Use `create(KvPlaceSchema)` to create a new message.
+ */
+export const KvPlaceSchema = /*@__PURE__*/
+  messageDesc(file_aegaeon_v1_worker, 6);
+
+/**
+ * Describes the message aegaeon.v1.BlockRun.
+ * Use `create(BlockRunSchema)` to create a new message.
+ */
+export const BlockRunSchema = /*@__PURE__*/
+  messageDesc(file_aegaeon_v1_worker, 7);
+
+/**
  * Describes the message aegaeon.v1.CancelSequences.
  * Use `create(CancelSequencesSchema)` to create a new message.
  */
 export const CancelSequencesSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 6);
+  messageDesc(file_aegaeon_v1_worker, 8);
 
 /**
  * Describes the message aegaeon.v1.QueueTurn.
  * Use `create(QueueTurnSchema)` to create a new message.
  */
 export const QueueTurnSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 7);
+  messageDesc(file_aegaeon_v1_worker, 9);
 
 /**
  * Describes the message aegaeon.v1.JoinTurn.
  * Use `create(JoinTurnSchema)` to create a new message.
  */
 export const JoinTurnSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 8);
+  messageDesc(file_aegaeon_v1_worker, 10);
 
 /**
  * Describes the message aegaeon.v1.LeaveTurn.
  * Use `create(LeaveTurnSchema)` to create a new message.
  */
 export const LeaveTurnSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 9);
+  messageDesc(file_aegaeon_v1_worker, 11);
 
 /**
  * Describes the message aegaeon.v1.LimitTurn.
  * Use `create(LimitTurnSchema)` to create a new message.
  */
 export const LimitTurnSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 10);
+  messageDesc(file_aegaeon_v1_worker, 12);
+
+/**
+ * Describes the message aegaeon.v1.ReleaseSequences.
+ * Use `create(ReleaseSequencesSchema)` to create a new message.
+ */
+export const ReleaseSequencesSchema = /*@__PURE__*/
+  messageDesc(file_aegaeon_v1_worker, 13);
 
 /**
  * Describes the message aegaeon.v1.ExecuteResponse.
  * Use `create(ExecuteResponseSchema)` to create a new message.
  */
 export const ExecuteResponseSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 11);
+  messageDesc(file_aegaeon_v1_worker, 14);
 
 /**
  * Describes the message aegaeon.v1.Ready.
  * Use `create(ReadySchema)` to create a new message.
  */
 export const ReadySchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 12);
+  messageDesc(file_aegaeon_v1_worker, 15);
 
 /**
  * Describes the message aegaeon.v1.LoadedModel.
  * Use `create(LoadedModelSchema)` to create a new message.
  */
 export const LoadedModelSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 13);
+  messageDesc(file_aegaeon_v1_worker, 16);
 
 /**
  * Describes the message aegaeon.v1.LoadProgress.
  * Use `create(LoadProgressSchema)` to create a new message.
  */
 export const LoadProgressSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 14);
+  messageDesc(file_aegaeon_v1_worker, 17);
 
 /**
  * Describes the message aegaeon.v1.ModelLoaded.
  * Use `create(ModelLoadedSchema)` to create a new message.
  */
 export const ModelLoadedSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 15);
+  messageDesc(file_aegaeon_v1_worker, 18);
 
 /**
  * Describes the message aegaeon.v1.ModelFailed.
  * Use `create(ModelFailedSchema)` to create a new message.
  */
 export const ModelFailedSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 16);
+  messageDesc(file_aegaeon_v1_worker, 19);
 
 /**
  * Describes the message aegaeon.v1.ModelUnloaded.
  * Use `create(ModelUnloadedSchema)` to create a new message.
  */
 export const ModelUnloadedSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 17);
+  messageDesc(file_aegaeon_v1_worker, 20);
 
 /**
  * Describes the message aegaeon.v1.TurnStarted.
  * Use `create(TurnStartedSchema)` to create a new message.
  */
 export const TurnStartedSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 18);
+  messageDesc(file_aegaeon_v1_worker, 21);
 
 /**
  * Describes the message aegaeon.v1.StepBatch.
  * Use `create(StepBatchSchema)` to create a new message.
  */
 export const StepBatchSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 19);
+  messageDesc(file_aegaeon_v1_worker, 22);
 
 /**
  * Describes the message aegaeon.v1.TurnEnded.
  * Use `create(TurnEndedSchema)` to create a new message.
  */
 export const TurnEndedSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 20);
+  messageDesc(file_aegaeon_v1_worker, 23);
 
 /**
  * Describes the enum aegaeon.v1.TurnEnded.Reason.
  */
 export const TurnEnded_ReasonSchema = /*@__PURE__*/
-  enumDesc(file_aegaeon_v1_worker, 20, 0);
+  enumDesc(file_aegaeon_v1_worker, 23, 0);
 
 /**
  * Why a turn ended.
@@ -180,35 +201,49 @@ export const TurnEnded_Reason = /*@__PURE__*/
  * Use `create(SequenceFailedSchema)` to create a new message.
  */
 export const SequenceFailedSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 21);
+  messageDesc(file_aegaeon_v1_worker, 24);
+
+/**
+ * Describes the message aegaeon.v1.SequenceHandedOff.
+ * Use `create(SequenceHandedOffSchema)` to create a new message.
+ */
+export const SequenceHandedOffSchema = /*@__PURE__*/
+  messageDesc(file_aegaeon_v1_worker, 25);
+
+/**
+ * Describes the message aegaeon.v1.SequenceImported.
+ * Use `create(SequenceImportedSchema)` to create a new message.
+ */
+export const SequenceImportedSchema = /*@__PURE__*/
+  messageDesc(file_aegaeon_v1_worker, 26);
 
 /**
  * Describes the message aegaeon.v1.InspectModelRequest.
  * Use `create(InspectModelRequestSchema)` to create a new message.
  */
 export const InspectModelRequestSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 22);
+  messageDesc(file_aegaeon_v1_worker, 27);
 
 /**
  * Describes the message aegaeon.v1.InspectModelResponse.
  * Use `create(InspectModelResponseSchema)` to create a new message.
  */
 export const InspectModelResponseSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 23);
+  messageDesc(file_aegaeon_v1_worker, 28);
 
 /**
  * Describes the message aegaeon.v1.GetStatusRequest.
  * Use `create(GetStatusRequestSchema)` to create a new message.
  */
 export const GetStatusRequestSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 24);
+  messageDesc(file_aegaeon_v1_worker, 29);
 
 /**
  * Describes the message aegaeon.v1.GetStatusResponse.
  * Use `create(GetStatusResponseSchema)` to create a new message.
  */
 export const GetStatusResponseSchema = /*@__PURE__*/
-  messageDesc(file_aegaeon_v1_worker, 25);
+  messageDesc(file_aegaeon_v1_worker, 30);
 
 /**
  * Served by every worker, called by the scheduler alone.
