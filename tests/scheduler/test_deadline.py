@@ -33,7 +33,7 @@ def submit(world: FakeClusterDriver, model: str, count: int = 1) -> list[str | N
 def order(world: FakeClusterDriver, worker: FakeWorker) -> list[str]:
     """What the policy would run next; nothing of it has been sent."""
     engine = world.cluster.state.engines[worker.epoch]
-    return turn_policy(world.config).order(engine, world.now_ns)
+    return turn_policy(world.config).plan(engine, world.now_ns).order
 
 
 def test_the_earliest_deadline_is_next_while_nothing_is_late() -> None:

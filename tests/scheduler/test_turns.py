@@ -167,9 +167,9 @@ def test_sequences_of_a_turn_that_cannot_run_fail_instead_of_looping() -> None:
 def test_quotas_follow_the_published_formula() -> None:
     # n = 4 and 2 tokens per deadline; c = 0.4 s; Q_max = 4 s:
     # alpha = max(0.4 / (2 * 4) + 1/4 + 1/2, 0.5) = 0.8; q = 0.4 / (n * (0.8 - 0.75)).
-    quotas = round_quotas([25 * MS, 50 * MS], 400 * MS, 100 * MS, 4_000 * MS)
+    quotas = round_quotas([25 * MS, 50 * MS], 400 * MS, [100 * MS] * 2, 4_000 * MS)
     assert quotas == pytest.approx([2_000 * MS, 4_000 * MS])
     # Far below capacity alpha is 0.5, and turns are only as long as the switches demand.
-    quotas = round_quotas([MS], 10 * MS, 100 * MS, 4_000 * MS)
+    quotas = round_quotas([MS], 10 * MS, [100 * MS], 4_000 * MS)
     assert quotas == pytest.approx([10 * MS / (100 * (0.5 - 0.01))])
-    assert round_quotas([100 * MS], 0, 100 * MS, 4_000 * MS) == [0.0]
+    assert round_quotas([100 * MS], 0, [100 * MS], 4_000 * MS) == [0.0]

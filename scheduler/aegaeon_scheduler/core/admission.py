@@ -17,10 +17,13 @@ from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.routing import route_of
 from aegaeon_scheduler.core.state import Model, State
 from aegaeon_scheduler.core.values import (
+    MAX_PRIORITY,
+    MIN_PRIORITY,
     DeviceFacts,
     GenerationRequest,
     ModelFacts,
     RequestedStop,
+    Slo,
     StopConditions,
 )
 
@@ -36,12 +39,16 @@ class Admission:
     reserved_tokens: int
     pool_bytes: int
     weight_bytes: int
+    kv_token_bytes: int
+    slo: Slo
 
 
 def admit(state: State, request: GenerationRequest) -> Admission:
     """Check a request against its model and the limits; raises the named error that refuses it."""
     if len(request.label.encode()) > MAX_LABEL_BYTES:
         raise _field("label", f"{len(request.label.encode())} bytes", "at most 256 bytes")
+    if not MIN_PRIORITY <= request.priority <= MAX_PRIORITY:
+        raise _field("priority", request.priority, f"{MIN_PRIORITY} to {MAX_PRIORITY}")
     model, facts, largest = _ready_model(state, request.model)
     stop = _resolve(request.stop, facts)
     _check_prompt(request, stop, facts)
@@ -49,7 +56,18 @@ def admit(state: State, request: GenerationRequest) -> Admission:
     pool_bytes = _check_memory(request.model, facts, tokens, largest)
     _check_limits(state, model, tokens)
     weight_bytes = _chunks(facts.packed_bytes, largest.chunk_bytes)
-    return Admission(model, stop, tokens, pool_bytes, weight_bytes)
+    kv_token_bytes = -(-facts.kv_block_bytes // max(facts.kv_block_tokens, 1))
+    slo = _objectives(state, model, request)
+    return Admission(model, stop, tokens, pool_bytes, weight_bytes, kv_token_bytes, slo)
+
+
+def _objectives(state: State, model: Model, request: GenerationRequest) -> Slo:
+    """The request's own, else its model's, else the scheduler's."""
+    spec, config = model.spec, state.config
+    return Slo(
+        request.ttft_slo_ns or spec.ttft_slo_ns or config.ttft_slo_ns,
+        request.tpot_slo_ns or spec.tpot_slo_ns or config.tpot_slo_ns,
+    )
 
 
 def pool_bytes(facts: ModelFacts, tokens: int, chunk_bytes: int) -> int:

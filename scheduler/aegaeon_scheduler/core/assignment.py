@@ -62,11 +62,10 @@ class LeastWork:
 
     @staticmethod
     def _fits(engine: Engine, sequence: Sequence) -> bool:
-        held = [s for s in engine.sequences.values() if s.model == sequence.model]
-        if len(held) >= engine.identity.max_batch_sequences:
+        queue = engine.queues[sequence.model]
+        if queue.size >= engine.identity.max_batch_sequences:
             return False
-        # Weights are counted once by taking every sequence but one without them.
-        needed = sequence.pool_bytes + sum(s.pool_bytes - s.weight_bytes for s in held)
+        needed = sequence.pool_bytes + queue.full_kv_bytes
         return needed <= engine.identity.device.pool_bytes
 
     @staticmethod

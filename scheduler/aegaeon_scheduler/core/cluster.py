@@ -107,7 +107,7 @@ class Cluster:
         state = self.state
         match event:
             case events.TurnStarted():
-                steps.on_turn_started(state, engine, event)
+                steps.on_turn_started(state, engine, event, now_ns)
             case events.TurnEnded():
                 steps.on_turn_ended(state, engine, event, now_ns)
             case events.SequenceFailed():

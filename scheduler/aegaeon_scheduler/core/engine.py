@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.estimator import Estimator
+from aegaeon_scheduler.core.model_queue import ModelQueue
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import WorkerIdentity, WorkerMemory
 
@@ -19,25 +20,9 @@ class Turn:
     model: str
     quota_ns: int
     members: dict[int, Sequence]
-    started: bool = False
+    #: When its first step began, in ns; -1 before.
+    started_ns: int = -1
     steps: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class ModelQueue:
-    """Unfinished sequences of one model on one engine that are in no turn."""
-
-    model: str
-    #: Runnable, oldest first.
-    waiting: dict[int, Sequence] = field(default_factory=dict)
-    #: Their readers are behind.
-    paused: dict[int, Sequence] = field(default_factory=dict)
-    #: Since when something has been waiting without a turn of the model.
-    since_ns: int = 0
-    #: Sequences in all: waiting, paused, and members of turns.
-    size: int = 0
-    #: Turns in a row that ended without a step, though they had members.
-    fruitless: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -63,8 +48,12 @@ class Engine:
     queues: dict[str, ModelQueue] = field(default_factory=dict)
     #: At most two: the running one, and the one queued behind it.
     turns: list[Turn] = field(default_factory=list)
-    #: The model whose weights were on the device last.
-    resident: str = ""
+    #: Models whose weights are on the device, and their bytes, least recently planned first: what
+    #: the worker's cache is expected to hold.
+    on_device: dict[str, int] = field(default_factory=dict)
+    #: The model whose weights are being fetched behind the turns, and since when.
+    fetching: str = ""
+    fetching_since_ns: int = 0
     estimator: Estimator = field(default_factory=Estimator)
     usage: WorkerMemory | None = None
     turn_count: int = 0
@@ -80,24 +69,30 @@ class Engine:
         """Take in a sequence under its handle."""
         queue = self.queues.get(sequence.model)
         if queue is None:
-            queue = self.queues[sequence.model] = ModelQueue(sequence.model)
+            queue = self.queues[sequence.model] = ModelQueue(
+                sequence.model,
+                weight_bytes=sequence.weight_bytes,
+                kv_token_bytes=sequence.kv_token_bytes,
+                tpot_ns=sequence.slo.tpot_ns,
+            )
         self.sequences[sequence.handle] = sequence
         sequence.engine_id = self.engine_id
-        queue.size += 1
+        queue.count(sequence, 1)
+        queue.tpot_ns = min(queue.tpot_ns, sequence.slo.tpot_ns)
         if sequence.paused:
             queue.paused[sequence.handle] = sequence
         else:
-            self._wait(queue, {sequence.handle: sequence}, now_ns)
+            queue.wait({sequence.handle: sequence}, now_ns)
 
     def release(self, sequence: Sequence) -> None:
         """Forget a sequence that ended or moves away."""
         handle = sequence.handle
         del self.sequences[handle]
         queue = self.queues[sequence.model]
-        if queue.waiting.pop(handle, None) is None and queue.paused.pop(handle, None) is None:
+        if not queue.drop(handle) and queue.paused.pop(handle, None) is None:
             for turn in self.turns:
                 turn.members.pop(handle, None)
-        queue.size -= 1
+        queue.count(sequence, -1)
         if not queue.size:
             del self.queues[sequence.model]
         sequence.engine_id = None
@@ -105,7 +100,7 @@ class Engine:
     def pause(self, sequence: Sequence) -> Turn | None:
         """Take a sequence out of its turn, which is returned, or out of the waiting ones."""
         queue = self.queues[sequence.model]
-        queue.waiting.pop(sequence.handle, None)
+        queue.drop(sequence.handle)
         queue.paused[sequence.handle] = sequence
         for turn in self.turns:
             if turn.members.pop(sequence.handle, None) is not None:
@@ -116,7 +111,27 @@ class Engine:
         """Let a paused sequence wait for a turn again."""
         queue = self.queues[sequence.model]
         del queue.paused[sequence.handle]
-        self._wait(queue, {sequence.handle: sequence}, now_ns)
+        queue.wait({sequence.handle: sequence}, now_ns)
+
+    @property
+    def resident(self) -> str:
+        """The model whose weights were used last."""
+        return next(reversed(self.on_device), "")
+
+    def begin(self, turn: Turn, now_ns: int) -> None:
+        """The worker has begun a turn: its weights are on the device, and others made room."""
+        turn.started_ns = now_ns
+        if self.fetching == turn.model:
+            self.fetching = ""
+        queue = self.queues.get(turn.model)
+        if queue is None:
+            return
+        queue.begun = True
+        self.on_device.pop(turn.model, None)
+        self.on_device[turn.model] = queue.weight_bytes
+        room = self.identity.device.pool_bytes - queue.kv_bytes
+        while sum(self.on_device.values()) > room and len(self.on_device) > 1:
+            del self.on_device[next(iter(self.on_device))]
 
     def turn(self, turn_id: int) -> Turn | None:
         """The turn of this id, if the worker still has it."""
@@ -133,15 +148,9 @@ class Engine:
         return None
 
     def draw(self, model: str, room: int) -> dict[int, Sequence]:
-        """Take up to ``room`` waiting sequences of a model, oldest first."""
+        """See `ModelQueue.draw`."""
         queue = self.queues.get(model)
-        if queue is None or not queue.waiting or room <= 0:
-            return {}
-        if len(queue.waiting) <= room:
-            drawn, queue.waiting = queue.waiting, {}
-            return drawn
-        chosen = [handle for handle, _ in zip(queue.waiting, range(room), strict=False)]
-        return {handle: queue.waiting.pop(handle) for handle in chosen}
+        return {} if queue is None else queue.draw(room)
 
     def end_turn(self, turn: Turn, now_ns: int) -> None:
         """Remove a turn; members that go on wait ahead of those that had no turn yet."""
@@ -149,8 +158,7 @@ class Engine:
         queue = self.queues.get(turn.model)
         if queue is None:
             return
-        queue.waiting = {**turn.members, **queue.waiting}
-        queue.since_ns = now_ns
+        queue.wait_again(turn.members, now_ns)
 
     def contested(self, model: str) -> bool:
         """Whether any other model has something to run."""
@@ -172,11 +180,11 @@ class Engine:
             yield f"{self.engine_id}: sequences {sorted(self.sequences)}, in places {found}"
         if sum(queue.size for queue in self.queues.values()) != len(self.sequences):
             yield f"{self.engine_id}: queue sizes do not add up"
+        for model, queue in self.queues.items():
+            held = [s for s in self.sequences.values() if s.model == model]
+            tokens = sum(len(s.prompt) + len(s.generated) for s in held)
+            full = sum(s.pool_bytes - s.weight_bytes for s in held)
+            if (queue.tokens, queue.full_kv_bytes) != (tokens, full):
+                yield f"{self.engine_id}: tokens or KV of {model} do not add up"
         if len(self.turns) > 2:
             yield f"{self.engine_id}: {len(self.turns)} turns at the worker"
-
-    @staticmethod
-    def _wait(queue: ModelQueue, arrivals: dict[int, Sequence], now_ns: int) -> None:
-        if not queue.waiting:
-            queue.since_ns = now_ns
-        queue.waiting.update(arrivals)

@@ -9,17 +9,18 @@ from aegaeon_scheduler.core.quota import round_quotas
 _MIN_STEPS = 4
 
 
-def fair_quota_ns(engine: Engine, model: str, tpot_slo_ns: int, max_quota_ns: int) -> int:
+def fair_quota_ns(engine: Engine, model: str, max_quota_ns: int) -> int:
     """Quota of ``model`` in a round of all models with work, by the published formula.
 
-    At most ``max_quota_ns``, unless one switch or four steps take longer; at least 1.
+    At most ``max_quota_ns``, unless one switch or four steps take longer; at least 1. Every model
+    counts with the shortest time per token that its sequences ask for.
     """
-    models = sorted({model, *engine.queues})
+    models = sorted(engine.queues)
     estimate = engine.estimator
     quotas = round_quotas(
         [estimate.step_ns(name) for name in models],
         sum(estimate.switch_ns(name) for name in models),
-        tpot_slo_ns,
+        [engine.queues[name].tpot_ns for name in models],
         max_quota_ns,
     )
     floor = max(_MIN_STEPS * estimate.step_ns(model), estimate.switch_ns(model))

@@ -23,10 +23,8 @@ class SchedulingPolicy(enum.StrEnum):
 def turn_policy(config: CoreConfig) -> TurnPolicy:
     """Plans the turns."""
     if config.policy is SchedulingPolicy.DEADLINE:
-        return DeadlineTurns(
-            config.ttft_slo_ns, config.tpot_slo_ns, config.max_quota_ns, config.max_wait_ns
-        )
-    return RoundRobinTurns(config.tpot_slo_ns, config.max_quota_ns)
+        return DeadlineTurns(config.max_quota_ns, config.max_wait_ns)
+    return RoundRobinTurns(config.max_quota_ns)
 
 
 def engine_policy(config: CoreConfig) -> EnginePolicy:

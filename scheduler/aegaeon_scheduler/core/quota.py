@@ -9,16 +9,19 @@ _MIN_ALPHA = 0.5
 
 
 def round_quotas(
-    step_ns: Numbers[float], switch_ns: float, deadline_ns: float, max_quota_ns: float
+    step_ns: Numbers[float],
+    switch_ns: float,
+    deadline_ns: Numbers[float],
+    max_quota_ns: float,
 ) -> list[float]:
-    """Quota in ns of each turn of a round, one per entry of ``step_ns``.
+    """Quota in ns of each turn of a round, one per entry of ``step_ns`` and ``deadline_ns``.
 
     A turn with step time t meets n = deadline / t tokens per deadline. With the round's summed
     switch time c, alpha = max(c / (min n * Q_max) + sum 1/n, 0.5) is the inverse of the share of
     deadlines that the round can meet, and q = c / (n * (alpha - sum 1/n)) spends just the time
     needed for that share. No quota exceeds ``max_quota_ns``.
     """
-    pace = [deadline_ns / step for step in step_ns]
+    pace = [deadline / step for deadline, step in zip(deadline_ns, step_ns, strict=True)]
     load = sum(1.0 / n for n in pace)
     alpha = max(switch_ns / (min(pace) * max_quota_ns) + load, _MIN_ALPHA)
     if alpha <= load:  # switches are free: nothing is gained by long turns

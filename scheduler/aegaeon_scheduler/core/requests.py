@@ -41,6 +41,9 @@ def submit(state: State, request: GenerationRequest, now_ns: int) -> Sequence:
         reserved_tokens=admission.reserved_tokens,
         pool_bytes=admission.pool_bytes,
         weight_bytes=admission.weight_bytes,
+        kv_token_bytes=admission.kv_token_bytes,
+        slo=admission.slo,
+        priority=request.priority,
     )
     state.sequences[sequence.sequence_id] = sequence
     admission.model.requests += 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
 from aegaeon.errors import AegaeonError
-from aegaeon_scheduler.core.values import FinishReason, StopConditions
+from aegaeon_scheduler.core.values import MIN_PRIORITY, FinishReason, Slo, StopConditions
 
 #: Of one token: worker time of its step, and when the core heard of it; both in ns.
 Stamp = tuple[int, int]
@@ -32,6 +32,12 @@ class Sequence:
     pool_bytes: int
     #: Of those, weights.
     weight_bytes: int
+    #: Device bytes of one token's KV.
+    kv_token_bytes: int
+    #: Token k, from 0 for the first that is not inherited, is due at arrival + TTFT + k * TPOT.
+    slo: Slo
+    #: Higher goes first; one more doubles the weight of lateness.
+    priority: int = 0
 
     # Set when routed, unset on loss.
     engine_id: str | None = None
@@ -50,6 +56,17 @@ class Sequence:
     def ended(self) -> bool:
         """Nothing will be added any more."""
         return self.finish is not FinishReason.UNSPECIFIED or self.error is not None
+
+    @property
+    def due_ns(self) -> int:
+        """When the next token is due."""
+        made = len(self.generated) - self.inherited
+        return self.arrival_ns + self.slo.ttft_ns + made * self.slo.tpot_ns
+
+    @property
+    def weight(self) -> int:
+        """What a second of lateness counts; a power of two."""
+        return 1 << (self.priority - MIN_PRIORITY)
 
     def take(self) -> tuple[list[int], list[Stamp]]:
         """Tokens and stamps since the last call; the reader's buffer is empty afterwards."""

@@ -43,19 +43,20 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
         if reason or (len(stamps) >= backlog and not sequence.paused):
             special.append((handle, sequence, reason))
     engine.token_count += count
+    if count and turn is not None:
+        engine.queues[turn.model].tokens += count
     state.statistics.tokens += count
     for handle, found, reason in special:
         _after_token(state, engine, handle, found, reason)
 
 
-def on_turn_started(state: State, engine: Engine, event: TurnStarted) -> None:
+def on_turn_started(state: State, engine: Engine, event: TurnStarted, now_ns: int) -> None:
     """Learn what the switch cost, and whose weights are on the device now."""
     turn = engine.turn(event.turn_id)
     if turn is None:
         return
-    turn.started = True
     engine.turn_count += 1
-    engine.resident = turn.model
+    engine.begin(turn, now_ns)
     if event.switched:
         engine.switch_count += 1
         engine.estimator.observe_switch(turn.model, event.switch_time_ns)

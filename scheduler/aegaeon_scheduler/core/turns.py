@@ -1,14 +1,13 @@
 """Turn planning: what an engine runs now, next, and for how long.
 
 While one model has work, its turn has no quota and arrivals join it. As soon as a second model has
-work, the current turn is limited and the next one is queued behind it, so that the worker never
-waits for the scheduler between turns. No model waits longer than the quotas and switches of the
-others.
+work, the next turn is queued behind the current one, so that the worker never waits for the
+scheduler between turns; a policy says which, and when the current one ends for it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from aegaeon_scheduler.core.commands import JoinTurn, LimitTurn, QueueTurn
@@ -18,38 +17,61 @@ from aegaeon_scheduler.core.notices import TurnChange, TurnChanged
 from aegaeon_scheduler.core.outbox import Outbox
 
 #: Turns at a worker: the running one, and the one queued behind it.
-_DEPTH = 2
+DEPTH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an engine is to do next."""
+
+    #: Models that wait for a turn and have none at the worker, next one first.
+    order: list[str]
+    #: Quota in ns by model, 0 for none, of the turns at the worker and of those that come next.
+    quotas: dict[str, int]
+    #: Why, for those who watch the turns.
+    reason: str
+    #: The model whose weights are to be fetched while the turns run.
+    prefetch: str = ""
 
 
 class TurnPolicy(Protocol):
-    """Chooses the next model of an engine, and its quota."""
+    """Chooses the next models of an engine, and their quotas."""
 
-    def order(self, engine: Engine, now_ns: int) -> list[str]:
-        """Models that wait for a turn and have none at the worker, next one first."""
+    def plan(self, engine: Engine, now_ns: int) -> Plan:
+        """What the engine is to do next."""
 
-    def quota_ns(self, engine: Engine, model: str, now_ns: int) -> int:
-        """Quota of a turn of ``model`` while others wait; at least 1."""
+
+def waiting_models(engine: Engine) -> list[str]:
+    """Models that wait for a turn and have none at the worker."""
+    at_worker = {turn.model for turn in engine.turns}
+    return [m for m, queue in engine.queues.items() if queue.waiting and m not in at_worker]
+
+
+def fair_plan(engine: Engine, order: list[str], reason: str, max_quota_ns: int) -> Plan:
+    """Turns in order with quotas by the published formula; one that has a quota keeps it."""
+    quotas = {turn.model: turn.quota_ns for turn in engine.turns}
+    quotas.update(dict.fromkeys(order[: DEPTH - len(engine.turns)], 0))
+    for model, quota in quotas.items():
+        if not engine.contested(model):
+            quotas[model] = 0
+        elif not quota:
+            quotas[model] = fair_quota_ns(engine, model, max_quota_ns)
+    models = list(quotas)
+    # With nobody else waiting, what follows a limited turn is the one before it again.
+    following = order[DEPTH - len(engine.turns) :] or models[:1]
+    return Plan(order, quotas, reason, following[0] if following else "")
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinTurns:
     """Models in turn, longest waiting first; quotas by the published formula."""
 
-    tpot_slo_ns: int
     max_quota_ns: int
 
-    def order(self, engine: Engine, now_ns: int) -> list[str]:
-        """See `TurnPolicy`."""
-        ready = [
-            (queue.since_ns, model)
-            for model, queue in engine.queues.items()
-            if queue.waiting and engine.turn_of(model) is None
-        ]
-        return [model for _, model in sorted(ready)]
-
-    def quota_ns(self, engine: Engine, model: str, now_ns: int) -> int:
-        """See `TurnPolicy`; at most `max_quota_ns`, unless one switch or four steps take longer."""
-        return fair_quota_ns(engine, model, self.tpot_slo_ns, self.max_quota_ns)
+    def plan(self, engine: Engine, now_ns: int) -> Plan:
+        """See `TurnPolicy`; quotas of at most `max_quota_ns`, or one switch, or four steps."""
+        order = sorted(waiting_models(engine), key=lambda m: (engine.queues[m].since_ns, m))
+        return fair_plan(engine, order, "longest waiting", self.max_quota_ns)
 
 
 @dataclass(slots=True)
@@ -57,7 +79,7 @@ class TurnPlanner:
     """Keeps every engine's two turns filled by a policy."""
 
     policy: TurnPolicy
-    _last_turn_id: int = 0
+    _last_turn_id: int = field(default=0)
 
     def replan(self, engine: Engine, now_ns: int, out: Outbox) -> None:
         """Bring the worker's turns up to date with what waits now."""
@@ -65,11 +87,14 @@ class TurnPlanner:
             return
         for turn in engine.turns:
             self._join(engine, turn, out)
-        order = self.policy.order(engine, now_ns)
-        while len(engine.turns) < _DEPTH and order:
-            self._queue(engine, order, now_ns, out)
+        plan = self.policy.plan(engine, now_ns)
+        if plan.prefetch != engine.fetching:
+            engine.fetching, engine.fetching_since_ns = plan.prefetch, now_ns
+        # Queue first: a turn that is limited may end at once, and the next one must be there.
+        for model in plan.order[: DEPTH - len(engine.turns)]:
+            self._queue(engine, model, plan, out)
         for turn in engine.turns:
-            self._limit(engine, turn, now_ns, out)
+            self._limit(engine, turn, plan.quotas[turn.model], out)
 
     def _join(self, engine: Engine, turn: Turn, out: Outbox) -> None:
         room = engine.identity.max_batch_sequences - len(turn.members)
@@ -78,16 +103,14 @@ class TurnPlanner:
             turn.members.update(drawn)
             out.add(JoinTurn(engine.epoch, turn.turn_id, tuple(drawn)))
 
-    def _queue(self, engine: Engine, order: list[str], now_ns: int, out: Outbox) -> None:
-        model = order.pop(0)
+    def _queue(self, engine: Engine, model: str, plan: Plan, out: Outbox) -> None:
         members = engine.draw(model, engine.identity.max_batch_sequences)
-        quota = self.policy.quota_ns(engine, model, now_ns) if engine.contested(model) else 0
+        quota = plan.quotas[model]
         self._last_turn_id += 1
         turn = Turn(self._last_turn_id, model, quota, members)
-        # With nobody else waiting, what follows a limited turn is the one before it again.
-        follower = order[0] if order else (engine.turns[0].model if engine.turns else "")
         engine.turns.append(turn)
-        out.add(QueueTurn(engine.epoch, turn.turn_id, model, tuple(members), quota, follower))
+        prefetch = plan.prefetch
+        out.add(QueueTurn(engine.epoch, turn.turn_id, model, tuple(members), quota, prefetch))
         out.publish(
             TurnChanged(
                 engine.engine_id,
@@ -96,13 +119,12 @@ class TurnPlanner:
                 TurnChange.QUEUED,
                 len(members),
                 quota,
-                reason="longest waiting" if quota else "only model with work",
+                reason=plan.reason if engine.contested(model) else "only model with work",
             )
         )
 
-    def _limit(self, engine: Engine, turn: Turn, now_ns: int, out: Outbox) -> None:
-        contested = engine.contested(turn.model)
-        if contested == (turn.quota_ns > 0):
-            return
-        turn.quota_ns = self.policy.quota_ns(engine, turn.model, now_ns) if contested else 0
-        out.add(LimitTurn(engine.epoch, turn.turn_id, turn.quota_ns))
+    @staticmethod
+    def _limit(engine: Engine, turn: Turn, quota_ns: int, out: Outbox) -> None:
+        if quota_ns != turn.quota_ns:
+            turn.quota_ns = quota_ns
+            out.add(LimitTurn(engine.epoch, turn.turn_id, quota_ns))

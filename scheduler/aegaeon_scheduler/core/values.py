@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+#: Bounds of a request's priority.
+MIN_PRIORITY = -8
+MAX_PRIORITY = 8
 
 
 class DataType(enum.IntEnum):
@@ -49,6 +53,14 @@ class RoutingPolicy(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Slo:
+    """Objectives of a request in ns: time to its first token, and time per further token."""
+
+    ttft_ns: int
+    tpot_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """Where a model comes from and how it is served; 0 and UNSPECIFIED as in the contract."""
 
@@ -57,6 +69,9 @@ class ModelSpec:
     dtype: DataType = DataType.UNSPECIFIED
     max_model_len: int = 0
     trust_remote_code: bool = False
+    #: Objectives of its requests, in ns; 0 means the scheduler's. Not part of its identity.
+    ttft_slo_ns: int = field(default=0, compare=False)
+    tpot_slo_ns: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +121,11 @@ class GenerationRequest:
     generated: Tokens[int]
     stop: RequestedStop
     timeout_ns: int = 0
+    #: Between `MIN_PRIORITY` and `MAX_PRIORITY`.
+    priority: int = 0
+    #: Objectives in ns; 0 means the model's.
+    ttft_slo_ns: int = 0
+    tpot_slo_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

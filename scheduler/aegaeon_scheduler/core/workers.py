@@ -114,8 +114,7 @@ def on_model_unloaded(state: State, engine: Engine, event: ModelUnloaded) -> Non
     """A model's memory has been given back."""
     engine.unloading.discard(event.model)
     engine.loaded.discard(event.model)
-    if engine.resident == event.model:
-        engine.resident = ""
+    engine.on_device.pop(event.model, None)
     state.touch(event.model)
 
 

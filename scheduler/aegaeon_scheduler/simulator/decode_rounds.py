@@ -160,5 +160,6 @@ class DecodeEngine:
         shapes = {batch.shape.name: batch.shape for batch in self.batches}
         switch_ns = sum(shape.packed_bytes for shape in shapes.values()) / link
         steps = [batch.step_ns() for batch in self.batches]
-        quotas = round_quotas(steps, switch_ns, self._tpot_ns, MAX_QUOTA_NS)
+        deadlines = [self._tpot_ns] * len(steps)
+        quotas = round_quotas(steps, switch_ns, deadlines, MAX_QUOTA_NS)
         return [max(1, int(quota)) for quota in quotas]

@@ -1,0 +1,46 @@
+"""Deadlines of sequences that wait, kept sorted so that lateness costs two look-ups."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from aegaeon_scheduler.core.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Dues:
+    """When the next tokens of some waiting sequences are due, in ns, earliest first.
+
+    They stay as they are for as long as the sequences wait, since none gets a token.
+    """
+
+    _times: list[int]
+    #: Sums of the first weights, and of the first weight * time products.
+    _weights: list[int]
+    _moments: list[int]
+
+    @classmethod
+    def of(cls, sequences: Iterable[Sequence]) -> Dues:
+        """Of at least one sequence."""
+        found = sorted([(sequence.due_ns, sequence.weight) for sequence in sequences])
+        weights = accumulate([weight for _, weight in found], initial=0)
+        moments = accumulate([due * weight for due, weight in found], initial=0)
+        return cls([due for due, _ in found], list(weights), list(moments))
+
+    @property
+    def earliest_ns(self) -> int:
+        """The first deadline."""
+        return self._times[0]
+
+    def lateness(self, at_ns: int, most_ns: int) -> int:
+        """Weighted sum of how late the sequences are at ``at_ns``, each ``most_ns`` at most."""
+        late = bisect_left(self._times, at_ns)
+        if not late:
+            return 0
+        very_late = bisect_left(self._times, at_ns - most_ns, hi=late)
+        weight = self._weights[late] - self._weights[very_late]
+        moment = self._moments[late] - self._moments[very_late]
+        return weight * at_ns - moment + self._weights[very_late] * most_ns
