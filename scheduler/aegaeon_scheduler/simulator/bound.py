@@ -6,11 +6,11 @@ from bisect import bisect_right
 from collections.abc import Sequence as Items
 
 from aegaeon_scheduler.simulator.machines import Machines
-from aegaeon_scheduler.simulator.results import Objective
+from aegaeon_scheduler.simulator.objective import Objective, Objectives
 from aegaeon_scheduler.simulator.workload import Arrival
 
 
-def attainment_bound(arrivals: Items[Arrival], machines: Machines, objective: Objective) -> float:
+def attainment_bound(arrivals: Items[Arrival], machines: Machines, objectives: Objectives) -> float:
     """Upper bound of the share of tokens that can meet their deadlines.
 
     A sequence gets one token per step of its model, between its arrival and its last deadline.
@@ -26,11 +26,10 @@ def attainment_bound(arrivals: Items[Arrival], machines: Machines, objective: Ob
     for model, requests in by_model.items():
         step_ns = machines.shapes[model].profile.decode_ns(1, 0)
         longest_ns = max(longest_ns, step_ns)
-        needed_ns += step_ns * _heaviest_disjoint(requests, objective)
+        needed_ns += step_ns * _heaviest_disjoint(requests, objectives.of(model))
     tokens = sum(arrival.output_tokens for arrival in arrivals)
-    span_ns = max(_end_ns(arrival, objective) for arrival in arrivals) - min(
-        arrival.time_ns for arrival in arrivals
-    )
+    ends = [_end_ns(arrival, objectives.of(arrival.model)) for arrival in arrivals]
+    span_ns = max(ends) - min(arrival.time_ns for arrival in arrivals)
     missing_ns = needed_ns - span_ns * machines.nodes * machines.engines_per_node
     return 1.0 - min(1.0, max(0.0, missing_ns) / (longest_ns * tokens))
 

@@ -9,7 +9,7 @@ from aegaeon_scheduler.core.quota import round_quotas
 from aegaeon_scheduler.simulator.catalog import ModelShape
 from aegaeon_scheduler.simulator.controller import SimulatedCommand
 from aegaeon_scheduler.simulator.machines import Machines
-from aegaeon_scheduler.simulator.results import Objective
+from aegaeon_scheduler.simulator.objective import Objective
 from aegaeon_scheduler.simulator.tickets import Ticket
 
 #: Longest quota, as published.

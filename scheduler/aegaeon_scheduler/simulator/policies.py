@@ -10,14 +10,15 @@ from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.simulator.controller import Controller
 from aegaeon_scheduler.simulator.core_controller import CoreController
+from aegaeon_scheduler.simulator.errors import InputError
 from aegaeon_scheduler.simulator.machines import Machines
+from aegaeon_scheduler.simulator.objective import Objectives
 from aegaeon_scheduler.simulator.published import PublishedPolicy
 from aegaeon_scheduler.simulator.request_level import RequestLevelPolicy
-from aegaeon_scheduler.simulator.results import Objective
 from aegaeon_scheduler.simulator.static_multiplexing import StaticMultiplexing
 
 
-def _core(policy: SchedulingPolicy, machines: Machines, objective: Objective) -> Controller:
+def _core(policy: SchedulingPolicy, machines: Machines, objectives: Objectives) -> Controller:
     """The core without queue limits: past capacity, requests wait and miss their deadlines."""
     config = CoreConfig(
         max_requests=1 << 40,
@@ -25,16 +26,42 @@ def _core(policy: SchedulingPolicy, machines: Machines, objective: Objective) ->
         max_tokens=1 << 60,
         max_tokens_per_model=1 << 60,
         policy=policy,
-        ttft_slo_ns=objective.ttft_ns,
-        tpot_slo_ns=objective.tpot_ns,
+        ttft_slo_ns=objectives.common.ttft_ns,
+        tpot_slo_ns=objectives.common.tpot_ns,
     )
     return CoreController(Cluster(config), machines)
 
 
-POLICIES: dict[str, Callable[[Machines, Objective], Controller]] = {
+def _published(machines: Machines, objectives: Objectives) -> Controller:
+    return PublishedPolicy(machines, objectives.common)
+
+
+def _request_level(machines: Machines, objectives: Objectives) -> Controller:
+    return RequestLevelPolicy(machines)
+
+
+def _static(machines: Machines, objectives: Objectives) -> Controller:
+    return StaticMultiplexing(machines)
+
+
+#: Makes a controller for machines and objectives.
+ControllerFactory = Callable[[Machines, Objectives], Controller]
+
+POLICIES: dict[str, ControllerFactory] = {
     "deadline": partial(_core, SchedulingPolicy.DEADLINE),
-    "published": PublishedPolicy,
-    "request-level": RequestLevelPolicy,
-    "static": StaticMultiplexing,
+    "published": _published,
+    "request-level": _request_level,
+    "static": _static,
     "round-robin": partial(_core, SchedulingPolicy.ROUND_ROBIN),
 }
+#: What the scheduler runs unless told otherwise.
+DEFAULT_POLICY = SchedulingPolicy.DEADLINE.value
+
+
+def parse_policies(text: str) -> list[str]:
+    """Names with commas between; raises `InputError` for one that does not exist."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in POLICIES:
+            raise InputError.unknown("policy", name, POLICIES)
+    return list(dict.fromkeys(names))

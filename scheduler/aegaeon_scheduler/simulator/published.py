@@ -7,8 +7,8 @@ from aegaeon_scheduler.core.values import FinishReason
 from aegaeon_scheduler.simulator.controller import HandOver, SimulatedCommand
 from aegaeon_scheduler.simulator.decode_rounds import DecodeEngine
 from aegaeon_scheduler.simulator.machines import Machines
+from aegaeon_scheduler.simulator.objective import Objective
 from aegaeon_scheduler.simulator.prefill_groups import PrefillEngine
-from aegaeon_scheduler.simulator.results import Objective
 from aegaeon_scheduler.simulator.tickets import Ticket, add_sequence
 from aegaeon_scheduler.simulator.workload import Arrival
 

@@ -8,7 +8,6 @@ from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.values import FinishReason
 from aegaeon_scheduler.simulator.controller import SimulatedCommand
 from aegaeon_scheduler.simulator.machines import Machines
-from aegaeon_scheduler.simulator.results import Objective
 from aegaeon_scheduler.simulator.tickets import Ticket, add_sequence
 from aegaeon_scheduler.simulator.workload import Arrival
 
@@ -30,7 +29,7 @@ class RequestLevelPolicy:
     follow is prefetched meanwhile.
     """
 
-    def __init__(self, machines: Machines, objective: Objective) -> None:
+    def __init__(self, machines: Machines) -> None:
         self._machines = machines
         self._tickets: dict[int, Ticket] = {}
         self._sessions: dict[int, Session] = {}

@@ -7,7 +7,8 @@ from collections.abc import Sequence as Items
 
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.simulator.controller import Controller, HandOver, SimulatedCommand
-from aegaeon_scheduler.simulator.results import Objective, RequestRecord, SimulationResult
+from aegaeon_scheduler.simulator.objective import Objectives
+from aegaeon_scheduler.simulator.results import RequestRecord, SimulationResult
 from aegaeon_scheduler.simulator.worker import Phase, SimulatedWorker
 from aegaeon_scheduler.simulator.workload import Arrival
 
@@ -21,7 +22,7 @@ class Simulation:
         controller: Controller,
         workers: Items[SimulatedWorker],
         arrivals: Items[Arrival],
-        objective: Objective,
+        objectives: Objectives,
     ) -> None:
         self._controller = controller
         self._workers = {worker.epoch: worker for worker in workers}
@@ -29,9 +30,8 @@ class Simulation:
         #: (time, 0 for arrivals before 1 for engines, index or epoch)
         self._agenda = [(arrival.time_ns, 0, index) for index, arrival in enumerate(arrivals)]
         heapq.heapify(self._agenda)
-        self.result = SimulationResult(
-            policy, objective, [RequestRecord(arrival) for arrival in arrivals], len(workers)
-        )
+        records = [RequestRecord(arrival, objectives.of(arrival.model)) for arrival in arrivals]
+        self.result = SimulationResult(policy, records, len(workers))
 
     def run(self) -> SimulationResult:
         """Until every request has ended."""
@@ -61,7 +61,7 @@ class Simulation:
         if isinstance(event, events.StepDone):
             self.result.steps += 1
             for handle in event.handles:
-                self._records[handle].add_token(now_ns, self.result.objective)
+                self._records[handle].add_token(now_ns)
         self._carry_out(self._controller.handle(event, now_ns), now_ns)
 
     def _go_on(self, worker: SimulatedWorker, now_ns: int) -> None:

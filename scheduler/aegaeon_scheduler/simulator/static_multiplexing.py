@@ -6,7 +6,6 @@ from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.values import FinishReason
 from aegaeon_scheduler.simulator.controller import SimulatedCommand
 from aegaeon_scheduler.simulator.machines import Machines
-from aegaeon_scheduler.simulator.results import Objective
 from aegaeon_scheduler.simulator.tickets import Ticket, add_sequence
 from aegaeon_scheduler.simulator.workload import Arrival
 
@@ -19,7 +18,7 @@ _KV_SHARE = 0.05
 class StaticMultiplexing:
     """Every model has one engine for good; models that fit nowhere are not served."""
 
-    def __init__(self, machines: Machines, objective: Objective) -> None:
+    def __init__(self, machines: Machines) -> None:
         self._machines = machines
         self._tickets: dict[int, Ticket] = {}
         self._home = _place(machines)

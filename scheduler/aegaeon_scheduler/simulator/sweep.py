@@ -1,57 +1,80 @@
-"""Many simulations, one line of results each, and the capacity they show."""
+"""Many simulations on the same machines, one line of results each."""
 
 from __future__ import annotations
 
-import csv
+import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from pathlib import Path
 
 from aegaeon_scheduler.simulator.bound import attainment_bound
-from aegaeon_scheduler.simulator.catalog import Device, ModelShape
-from aegaeon_scheduler.simulator.machines import Machines, assign_shapes
+from aegaeon_scheduler.simulator.catalog import Device
+from aegaeon_scheduler.simulator.errors import InputError
+from aegaeon_scheduler.simulator.machines import Machines
 from aegaeon_scheduler.simulator.policies import POLICIES
-from aegaeon_scheduler.simulator.results import Objective, SimulationResult
+from aegaeon_scheduler.simulator.results import SimulationResult
+from aegaeon_scheduler.simulator.scenario import Scenario
 from aegaeon_scheduler.simulator.simulation import Simulation
-from aegaeon_scheduler.simulator.workload import Arrival
 
-_BOUND = "bound"
+#: Name of the line that no policy can exceed.
+BOUND = "bound"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """One policy on one workload; ``result`` is None for the bound."""
 
+    title: str
     x: float
     policy: str
     attainment: float
     result: SimulationResult | None = None
+    #: Processor time of the simulation.
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """The machines and limits that stay the same for all workloads."""
+class Hardware:
+    """Equal engines on equal nodes."""
 
     device: Device
-    shapes: Items[ModelShape]
-    objective: Objective
-    nodes: int
-    engines_per_node: int
+    nodes: int = 2
+    engines: int = 16
 
-    def simulate(self, x: float, arrivals: Items[Arrival], policies: Items[str]) -> Iterator[Point]:
-        """Every policy on a workload, and the bound."""
-        machines = Machines(
-            self.device, assign_shapes(arrivals, self.shapes), self.nodes, self.engines_per_node
-        )
-        for policy in policies:
-            controller = POLICIES[policy](machines, self.objective)
-            simulation = Simulation(
-                policy, controller, machines.workers(), arrivals, self.objective
+    def __post_init__(self) -> None:
+        for name in ("nodes", "engines"):
+            if getattr(self, name) < 1:
+                raise InputError(f"there are {getattr(self, name)} {name}; at least 1 is needed")
+        if self.engines % self.nodes:
+            raise InputError(
+                f"{self.engines} engines cannot be shared equally by {self.nodes} nodes"
             )
-            result = simulation.run()
-            yield Point(x, policy, result.token_attainment, result)
-        yield Point(x, _BOUND, attainment_bound(arrivals, machines, self.objective))
+
+    def simulate(self, policy: str, scenario: Scenario) -> SimulationResult:
+        """A policy on a workload."""
+        scenario.objectives.check(scenario.shapes, self.device.name)
+        machines = self._machines(scenario)
+        controller = POLICIES[policy](machines, scenario.objectives)
+        return Simulation(
+            policy, controller, machines.workers(), scenario.arrivals, scenario.objectives
+        ).run()
+
+    def bound(self, scenario: Scenario) -> float:
+        """Share of token deadlines that no policy can exceed."""
+        return attainment_bound(scenario.arrivals, self._machines(scenario), scenario.objectives)
+
+    def points(self, scenario: Scenario, policies: Items[str]) -> Iterator[Point]:
+        """Every policy on a workload, and the bound."""
+        title, x = scenario.title, scenario.x
+        for policy in policies:
+            start = time.process_time()
+            result = self.simulate(policy, scenario)
+            taken = time.process_time() - start
+            yield Point(title, x, policy, result.token_attainment, result, taken)
+        yield Point(title, x, BOUND, self.bound(scenario))
+
+    def _machines(self, scenario: Scenario) -> Machines:
+        return Machines(self.device, scenario.shapes, self.nodes, self.engines // self.nodes)
 
 
 def lines_of(points: Items[Point]) -> dict[str, list[tuple[float, float]]]:
@@ -60,6 +83,14 @@ def lines_of(points: Items[Point]) -> dict[str, list[tuple[float, float]]]:
     for point in points:
         lines.setdefault(point.policy, []).append((point.x, point.attainment))
     return {policy: sorted(line) for policy, line in lines.items()}
+
+
+def capacities(points: Items[Point]) -> dict[str, float | None]:
+    """`capacity` of every policy; empty when the points are no line."""
+    sizes = [point.x for point in points if point.policy == points[0].policy]
+    if not 1 < len(sizes) == len(set(sizes)):
+        return {}
+    return {policy: capacity(line) for policy, line in lines_of(points).items()}
 
 
 def capacity(line: Items[tuple[float, float]], share: float = 0.9) -> float | None:
@@ -73,26 +104,3 @@ def capacity(line: Items[tuple[float, float]], share: float = 0.9) -> float | No
     if line[0][1] < share:
         return 0.0
     return None
-
-
-def write_summary(path: Path, points: Items[Point], x_name: str) -> None:
-    """One CSV row per simulation."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        out = csv.writer(file)
-        columns = "policy token_attainment request_attainment busy switching idle switches steps"
-        out.writerow([x_name, *columns.split()])
-        for point in points:
-            out.writerow([f"{point.x:g}", point.policy, f"{point.attainment:.4f}", *_row(point)])
-
-
-def _row(point: Point) -> list[str]:
-    result = point.result
-    if result is None:
-        return [""] * 6
-    shares = (
-        result.request_attainment,
-        result.busy_share,
-        result.switching_share,
-        result.idle_share,
-    )
-    return [*(f"{share:.4f}" for share in shares), str(result.switches), str(result.steps)]

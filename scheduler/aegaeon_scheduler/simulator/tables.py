@@ -1,4 +1,4 @@
-"""CSV files with a fixed header; errors name the file and the line."""
+"""CSV files with a fixed header, and folders for them; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -49,3 +49,11 @@ def parse_seconds(path: Path, line: int, name: str, text: str) -> float:
     if not 0.0 < value < 1e9:
         raise InputError.at(path, line, f"{name} is {text!r}; it must be a positive number")
     return value
+
+
+def open_folder(path: Path) -> None:
+    """Make a folder for results, unless it is there; raises `InputError` when it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error

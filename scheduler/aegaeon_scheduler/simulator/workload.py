@@ -1,19 +1,19 @@
-"""Requests with their arrival times, as read from a file or drawn."""
+"""Requests with their arrival times, as a file has them."""
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from pathlib import Path
 
+from aegaeon_scheduler.simulator.catalog import DATA
 from aegaeon_scheduler.simulator.errors import InputError
 from aegaeon_scheduler.simulator.tables import parse_count, read_rows
 
 HEADER = ["Request Time", "Model Name", "Input Length", "Output Length"]
 _TIME = re.compile(r"(\d+):([0-5]\d):([0-5]\d(?:\.\d+)?)")
 _SECOND = 1_000_000_000
+_SHIPPED = DATA / "workloads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,22 @@ class Arrival:
     model: str
     input_tokens: int
     output_tokens: int
+
+
+def shipped_workloads() -> list[str]:
+    """Names of the workloads that come with the simulator, by models, then by rate."""
+    names = [path.stem for path in _SHIPPED.glob("*.csv")]
+    return sorted(names, key=lambda name: [float(part) for part in name.split("-")[1:3]])
+
+
+def find_workload(name: str) -> Path:
+    """The file of a shipped workload, or the file at a path; raises `InputError`."""
+    if name in shipped_workloads():
+        return _SHIPPED / f"{name}.csv"
+    path = Path(name)
+    if path.suffix != ".csv" and not path.exists():
+        raise InputError.unknown("workload", name, shipped_workloads())
+    return path
 
 
 def read_workload(path: Path) -> list[Arrival]:
@@ -47,31 +63,4 @@ def read_workload(path: Path) -> list[Arrival]:
         )
     if not arrivals:
         raise InputError(f"{path}: no requests")
-    return sorted(arrivals, key=lambda arrival: arrival.time_ns)
-
-
-def draw_workload(
-    models: int, rate: float, seconds: float, lengths: Items[Arrival], seed: int
-) -> list[Arrival]:
-    """Poisson arrivals at ``rate`` requests/s per model, with lengths drawn from ``lengths``."""
-    if models < 1 or rate <= 0 or seconds <= 0:
-        raise InputError(
-            f"{models} models, {rate} requests/s, {seconds} s: all of them must be positive"
-        )
-    arrivals = []
-    for index in range(models):
-        # One stream per model, so that a larger workload contains the smaller one.
-        draw = random.Random(f"{seed}/{index}")
-        time = draw.expovariate(rate)
-        while time < seconds:
-            like = draw.choice(lengths)
-            arrivals.append(
-                Arrival(
-                    round(time * _SECOND),
-                    f"synth_model_{index}",
-                    like.input_tokens,
-                    like.output_tokens,
-                )
-            )
-            time += draw.expovariate(rate)
     return sorted(arrivals, key=lambda arrival: arrival.time_ns)

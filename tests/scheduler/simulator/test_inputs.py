@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from aegaeon_scheduler.simulator.__main__ import main
-from aegaeon_scheduler.simulator.catalog import DATA, H800, read_shapes
+from aegaeon.errors import ConfigError
+from aegaeon_scheduler.simulator.catalog import DATA, DEVICES, H800, read_shapes
+from aegaeon_scheduler.simulator.demand import draw_workload, same_traffic, scale_lengths
 from aegaeon_scheduler.simulator.errors import InputError
+from aegaeon_scheduler.simulator.mix import read_mix
+from aegaeon_scheduler.simulator.objective import Objective, Objectives
 from aegaeon_scheduler.simulator.profile import read_profiles
-from aegaeon_scheduler.simulator.workload import draw_workload, read_workload
+from aegaeon_scheduler.simulator.workload import find_workload, read_workload, shipped_workloads
+from tests.scheduler.simulator.worlds import LENGTHS
 
 WORKLOAD = "Request Time,Model Name,Input Length,Output Length\n"
 PROFILE = "device,model,input_tokens,batch_size,prefill_seconds,decode_step_seconds\n"
@@ -67,7 +74,9 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file.csv").write_bytes(WORKLOAD.encode() + b"\xff\xfe")
     with pytest.raises(InputError, match="not a CSV file in UTF-8"):
         read_workload(tmp_path / "file.csv")
-    with pytest.raises(InputError, match=r"no rows of device 'B200'; devices there: H800"):
+    with pytest.raises(
+        InputError, match=r"no rows of device 'B200'; devices there: A10, A100, H100, H20, H800"
+    ):
         read_profiles(DATA / "latency_profiles.csv", "B200")
 
 
@@ -80,9 +89,123 @@ def test_a_workload_is_read_in_order_of_time(tmp_path: Path) -> None:
 
 
 def test_a_larger_drawn_workload_contains_the_smaller_one() -> None:
-    lengths = read_workload(DATA / "synth-40-0.1-1.0-1.0.csv")
-    small, large = (draw_workload(count, 0.5, 30, lengths, seed=1) for count in (2, 3))
+    shapes = read_shapes(H800)
+    small, large = (
+        draw_workload(same_traffic(count, 0.5, shapes, LENGTHS), seconds, seed=1)
+        for count, seconds in ((2, 30), (3, 40))
+    )
     assert set(small) < set(large)
+
+
+def test_lengths_are_stretched_to_the_given_means() -> None:
+    found = scale_lengths([(10, 1), (30, 3)], inputs=100, outputs=None)
+    assert found == [(50, 1), (150, 3)]
+    with pytest.raises(InputError, match="a mean length is nan tokens"):
+        scale_lengths(LENGTHS, None, math.nan)
+
+
+def test_every_published_workload_is_shipped() -> None:
+    names = shipped_workloads()
+    assert len(names) == 22
+    assert names[0] == "synth-16-0.1-1.0-1.0"
+    assert all(read_workload(find_workload(name)) for name in (names[0], names[-1]))
+    with pytest.raises(InputError, match=r"did you mean synth-80-0\.1-1\.0-1\.0\?"):
+        find_workload("synth-80-0_1-1_0-1_0")
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_models_of_every_device_have_step_times(name: str) -> None:
+    (shape,) = read_shapes(DEVICES[name], ["Qwen2.5-7B"])
+    assert 0 < shape.profile.decode_ns(1, 0) < shape.profile.decode_ns(64, 10_000)
+
+
+def test_models_that_a_device_cannot_run_are_refused() -> None:
+    with pytest.raises(InputError, match=r"unknown model 'Qwen2\.5-8B'; did you mean Qwen2\.5-7B"):
+        read_shapes(H800, ["Qwen2.5-8B"])
+    with pytest.raises(InputError, match="no latency profile on A10; models with one: Qwen2"):
+        read_shapes(DEVICES["A10"])
+    small = replace(H800, pool_bytes=16_000_000_000)
+    with pytest.raises(InputError, match=r"26\.0 GB of weights, but H800 has room for 16\.0 GB"):
+        read_shapes(small)
+
+
+@pytest.mark.parametrize(("ttft_s", "tpot_s"), [(0, 1), (-1, 1), (1, 0), (math.nan, 1), (1, 1e9)])
+def test_an_objective_must_be_positive(ttft_s: float, tpot_s: float) -> None:
+    with pytest.raises(InputError, match="must be positive"):
+        Objective.of_seconds(ttft_s, tpot_s)
+
+
+def test_an_objective_that_no_policy_can_meet_is_refused() -> None:
+    (shape,) = read_shapes(H800, ["Llama-2-13B"])
+    own = {"a": Objective(), "b": Objective.of_seconds(10, 0.012)}
+    with pytest.raises(
+        InputError, match=r"'b' is 12 ms, but a decode step alone takes .* 12\.6 ms"
+    ):
+        Objectives(own=own).check({"a": shape, "b": shape}, "H800")
+    with pytest.raises(InputError, match="the TTFT objective of model 'c'"):
+        Objectives(Objective.of_seconds(0.001, 1)).check({"c": shape}, "H800")
+
+
+MIX = """models:
+  - {name: hot, profile: Qwen2.5-7B, rate: 1, ttft_s: 2, tpot_s: 0.05}
+  - name: cold
+    profile: Yi-1.5-9B
+    count: 2
+    rate: 0.01
+    input_tokens: 10
+"""
+
+
+def test_a_mix_gives_each_model_its_own_traffic(tmp_path: Path) -> None:
+    table = "name,count,profile,rate,ttft_s,tpot_s,input_tokens\n"
+    rows = "hot,,Qwen2.5-7B,1,2,0.05,\ncold,2,Yi-1.5-9B,0.01,,,10\n"
+    (tmp_path / "mix.yaml").write_text(MIX)
+    found = read_mix(tmp_path / "mix.yaml", H800)
+    assert found == read_mix(written(tmp_path, table + rows), H800)
+    assert [traffic.model for traffic in found] == ["hot", "cold-0", "cold-1"]
+    assert found[0].objective == Objective.of_seconds(2, 0.05)
+    assert found[1].objective == Objective()
+    assert sum(pair[0] for pair in found[1].lengths) / len(found[1].lengths) < 11
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "problem"),
+    [
+        ("rate: 0.01", "rate: 0", ":6: rate: Input should be greater than 0, got 0"),
+        ("rate: 0.01", "rate: .nan", ":6: rate: Input should be "),
+        ("    rate: 0.01", "    rat: 0.01", ":6: unknown key 'rat'; did you mean rate?"),
+        ("    rate: 0.01\n", "", ":3: rate is required"),
+        ("count: 2", "count: 0", ":5: count: Input should be greater"),
+        ("name: cold", "name: hot\n    workload: no.csv", ":3: no.csv: No such file"),
+        ("Yi-1.5-9B", "Yi-1.5", ":3: unknown model 'Yi-1.5'; did you mean Yi-1.5-9B?"),
+        (
+            "cold\n    profile: Yi-1.5-9B\n    count: 2",
+            "hot\n    profile: Yi-1.5-9B",
+            "two models named",
+        ),
+        ("models:", "model:", ":1: a mix is a mapping with the one key 'models'"),
+        ("rate: 0.01", "rate: [", "not valid YAML"),
+    ],
+)
+def test_a_malformed_mix_is_refused_by_line(
+    tmp_path: Path, good: str, bad: str, problem: str
+) -> None:
+    path = tmp_path / "mix.yaml"
+    path.write_text(MIX.replace(good, bad))
+    with pytest.raises(ConfigError, match=re.escape(problem)) as caught:
+        read_mix(path, H800)
+    assert str(caught.value).startswith(f"{path}:")
+
+
+def test_a_malformed_mix_table_is_refused_by_line(tmp_path: Path) -> None:
+    for text, problem in (
+        ("name,profile,rat\n", ":1: unknown column 'rat'; did you mean rate?"),
+        ("name,profile,rate\na,Yi-1.5-9B,x\n", ":2: rate: Input should be a valid number"),
+        ("name,profile,rate\na,Yi-1.5-9B,1,2\n", ":2: more fields than columns"),
+        ("name,profile,rate\n", ": no models"),
+    ):
+        with pytest.raises(InputError, match=re.escape(problem)):
+            read_mix(written(tmp_path, text), H800)
 
 
 def test_shipped_profiles_are_met_at_measured_points() -> None:
@@ -91,38 +214,3 @@ def test_shipped_profiles_are_met_at_measured_points() -> None:
     assert llama.decode_ns(16, 0) == pytest.approx(15.114e6)
     assert 15.114e6 < llama.decode_ns(20, 0) < 16.661e6
     assert llama.decode_ns(16, 10_000) > llama.decode_ns(16, 0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["--policies", "best"], "unknown policy 'best'"),
-        (["--engines-per-node", "0"], "engines_per_node is 0"),
-        (["--models", "0"], "must be positive"),
-        (["--models", "2.5"], "must be a whole number"),
-        (["--rates", "fast"], "--rates is 'fast'"),
-        (["--ttft-s", "0"], "--ttft-s is 0.0; it must be positive"),
-        (["--workload", "absent.csv"], "absent.csv: No such file"),
-    ],
-)
-def test_the_command_refuses_bad_input(
-    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert problem in capsys.readouterr().err
-
-
-def test_the_command_writes_its_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(f"--models 2,3 --seconds 10 --out {tmp_path}".split()) == 0
-    assert "capacity at 90 %" in capsys.readouterr().out
-    assert (tmp_path / "attainment.svg").read_text().startswith("<svg")
-    assert len((tmp_path / "summary.csv").read_text().splitlines()) == 13
-    assert len(list(tmp_path.glob("requests-*.csv"))) == 10
-
-
-def test_workloads_of_one_size_show_no_capacity(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = written(tmp_path, WORKLOAD + GOOD)
-    assert main(["--policies", "deadline", "--workload", str(path), str(path)]) == 0
-    assert "capacity" not in capsys.readouterr().out

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from aegaeon_scheduler.simulator.bound import attainment_bound
-from aegaeon_scheduler.simulator.results import (
-    Objective,
-    RequestRecord,
-    SimulationResult,
-    write_requests,
-)
+from aegaeon_scheduler.simulator.objective import Objective, Objectives
+from aegaeon_scheduler.simulator.report import write_requests
+from aegaeon_scheduler.simulator.results import RequestRecord, SimulationResult
 from aegaeon_scheduler.simulator.sweep import capacity
 from aegaeon_scheduler.simulator.workload import Arrival
 from tests.scheduler.simulator.worlds import small_machines
@@ -23,9 +20,9 @@ OBJECTIVE = Objective(100, 10)
 
 
 def record(times: list[int], arrival_ns: int = 1_000) -> RequestRecord:
-    made = RequestRecord(Arrival(arrival_ns, "m", 5, len(times)))
+    made = RequestRecord(Arrival(arrival_ns, "m", 5, len(times)), OBJECTIVE)
     for time in times:
-        made.add_token(time, OBJECTIVE)
+        made.add_token(time)
     return made
 
 
@@ -36,25 +33,25 @@ def test_a_token_is_on_time_until_its_own_deadline() -> None:
 
 
 def test_a_request_is_within_limits_only_with_every_gap() -> None:
-    assert record([1_100, 1_110]).within(OBJECTIVE)
-    assert not record([1_101, 1_102]).within(OBJECTIVE)
-    assert not record([1_001, 1_012]).within(OBJECTIVE)
+    assert record([1_100, 1_110]).within_limits
+    assert not record([1_101, 1_102]).within_limits
+    assert not record([1_001, 1_012]).within_limits
 
 
 def test_a_refused_request_misses_everything() -> None:
     refused = RequestRecord(Arrival(0, "m", 1, 6), refused=True)
-    result = SimulationResult("p", OBJECTIVE, [record([1_001, 1_002]), refused], engines=1)
+    result = SimulationResult("p", [record([1_001, 1_002]), refused], engines=1)
     assert result.token_attainment == pytest.approx(2 / 8)
     assert result.request_attainment == pytest.approx(1 / 2)
 
 
 def test_a_token_after_the_end_is_an_error() -> None:
     with pytest.raises(AssertionError, match="after the end"):
-        record([1_001]).add_token(1_002, OBJECTIVE)
+        record([1_001]).add_token(1_002)
 
 
 def test_requests_are_written_one_per_row(tmp_path: Path) -> None:
-    result = SimulationResult("p", OBJECTIVE, [record([1_001, 1_500])], engines=1)
+    result = SimulationResult("p", [record([1_001, 1_500])], engines=1)
     write_requests(tmp_path / "r.csv", result)
     (row,) = csv.DictReader((tmp_path / "r.csv").open())
     assert (row["policy"], row["model"], row["tokens_on_time"]) == ("p", "m", "1")
@@ -78,13 +75,16 @@ def test_capacity_is_where_the_line_last_falls_below(
 def test_the_bound_counts_steps_that_cannot_be_shared() -> None:
     second = 1_000_000_000
     light = [Arrival(0, "m", 1, 10)]
-    assert attainment_bound(light, small_machines(light), Objective()) == 1.0
+    assert attainment_bound(light, small_machines(light), Objectives()) == 1.0
     # 8 engines, 9 models without a moment to spare: one of them cannot be served.
     tight = [Arrival(0, f"m{index}", 1, 1_000) for index in range(9)]
     bed = small_machines(tight)
     step_ns = min(shape.profile.decode_ns(1, 0) for shape in bed.shapes.values())
-    share = attainment_bound(tight, bed, Objective(1, round(step_ns)))
+    share = attainment_bound(tight, bed, Objectives(Objective(1, round(step_ns))))
     assert 0.5 < share < 1 - 1 / 18
     # Far apart, the same requests have time enough.
     apart = [Arrival(index * 60 * second, "m", 1, 1_000) for index in range(9)]
-    assert attainment_bound(apart, small_machines(apart), Objective(1, round(step_ns))) == 1.0
+    assert (
+        attainment_bound(apart, small_machines(apart), Objectives(Objective(1, round(step_ns))))
+        == 1.0
+    )

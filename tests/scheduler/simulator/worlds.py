@@ -9,14 +9,16 @@ from aegaeon_scheduler.core import events
 from aegaeon_scheduler.simulator.catalog import H800, read_shapes
 from aegaeon_scheduler.simulator.controller import Controller, SimulatedCommand
 from aegaeon_scheduler.simulator.core_controller import CoreController
+from aegaeon_scheduler.simulator.demand import draw_workload, same_traffic
 from aegaeon_scheduler.simulator.machines import Machines, assign_shapes
+from aegaeon_scheduler.simulator.objective import Objectives
 from aegaeon_scheduler.simulator.policies import POLICIES
-from aegaeon_scheduler.simulator.results import Objective, SimulationResult
+from aegaeon_scheduler.simulator.results import SimulationResult
 from aegaeon_scheduler.simulator.simulation import Simulation
 from aegaeon_scheduler.simulator.worker import SimulatedWorker
-from aegaeon_scheduler.simulator.workload import Arrival, draw_workload
+from aegaeon_scheduler.simulator.workload import Arrival
 
-LENGTHS = [Arrival(0, "", *pair) for pair in ((700, 120), (30, 200), (1_500, 40), (2_000, 1))]
+LENGTHS = [(700, 120), (30, 200), (1_500, 40), (2_000, 1)]
 
 
 def small_machines(arrivals: Items[Arrival], pool_bytes: int = H800.pool_bytes) -> Machines:
@@ -25,7 +27,7 @@ def small_machines(arrivals: Items[Arrival], pool_bytes: int = H800.pool_bytes) 
 
 
 def arrivals(models: int = 12, rate: float = 0.2, seconds: float = 20.0) -> list[Arrival]:
-    return draw_workload(models, rate, seconds, LENGTHS, seed=3)
+    return draw_workload(same_traffic(models, rate, read_shapes(H800), LENGTHS), seconds, seed=3)
 
 
 class Auditor:
@@ -51,8 +53,8 @@ class Auditor:
 def simulate(
     policy: str, workload: Items[Arrival], bed: Machines, audit: bool = True
 ) -> SimulationResult:
-    objective, workers = Objective(), bed.workers()
-    controller = POLICIES[policy](bed, objective)
+    objectives, workers = Objectives(), bed.workers()
+    controller = POLICIES[policy](bed, objectives)
     if audit:
         controller = Auditor(controller, workers)
-    return Simulation(policy, controller, workers, workload, objective).run()
+    return Simulation(policy, controller, workers, workload, objectives).run()
