@@ -19,7 +19,8 @@ from aegaeon.v1 import (
 from aegaeon_scheduler.config import DaemonConfig
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.service.server import SchedulerServer
-from tests.scheduler.stub_worker import StubSettings, StubWorker
+from tests.scheduler.stub_settings import StubSettings
+from tests.scheduler.stub_worker import StubWorker
 
 
 class Harness:

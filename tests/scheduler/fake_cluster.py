@@ -8,6 +8,7 @@ from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import (
     DeviceFacts,
+    EngineRole,
     GenerationRequest,
     ModelSpec,
     NodeMemory,
@@ -38,6 +39,9 @@ class FakeClusterDriver:
         #: Everything that went in and came out, to compare runs.
         self.inputs: list[tuple[int, events.Event | GenerationRequest]] = []
         self.outputs: list[str] = []
+        #: Who left KV in the slabs, by epoch and handle; and epochs that have been lost.
+        self.slabs: set[tuple[int, int]] = set()
+        self.lost: set[int] = set()
         self._epoch = 0
         self._operation = 0
 
@@ -55,7 +59,12 @@ class FakeClusterDriver:
         return sequence
 
     def add_worker(
-        self, node_id: str = "n0", index: int = 0, batch: int = 4, cache: int = 1_000
+        self,
+        node_id: str = "n0",
+        index: int = 0,
+        batch: int = 4,
+        cache: int = 1_000,
+        role: EngineRole = EngineRole.SIMPLE,
     ) -> FakeWorker:
         self._epoch += 1
         identity = WorkerIdentity(
@@ -65,8 +74,9 @@ class FakeClusterDriver:
             DeviceFacts("cpu", "fake", 10_000, 1),
             NodeMemory(1, 1, cache),
             batch,
+            role=role,
         )
-        worker = FakeWorker(self._epoch, identity)
+        worker = FakeWorker(self._epoch, identity, slabs=self.slabs, lost=self.lost)
         self.apply(events.WorkerRegistered(self._epoch, identity))
         self.workers[self._epoch] = worker
         worker.outbox.append(events.WorkerReady(self._epoch, ()))
@@ -111,6 +121,7 @@ class FakeClusterDriver:
                 self.answer_inspection()
             for worker in list(self.workers.values()):
                 busy |= bool(worker.inbox or worker.outbox or worker.turns or worker.cancelled)
+                busy |= bool(worker.leaving)
                 while worker.inbox:
                     worker.take()
                 self.now_ns += worker.step()
@@ -134,6 +145,10 @@ class FakeClusterDriver:
             match command:
                 case commands.FenceWorker(epoch=epoch):
                     self.workers.pop(epoch, None)
+                    self.lost.add(epoch)
+                    self.slabs.difference_update(
+                        {place for place in self.slabs if place[0] == epoch}
+                    )
                 case commands.InspectModel():
                     self.inspections.append(command)
                 case commands.DeployFinished() | commands.UndeployFinished():

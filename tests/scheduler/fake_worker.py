@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.values import (
+    BlockRun,
     FinishReason,
+    KvPlace,
     ModelFacts,
     ModelSpec,
     TurnEnd,
+    TurnStage,
     WorkerIdentity,
 )
 
@@ -57,6 +60,15 @@ class FakeWorker:
     elapsed_ns: int = 0
     steps: int = 0
     resident: str = ""
+    #: KV in the slabs of all nodes: (epoch, handle) of who left it there.
+    slabs: set[tuple[int, int]] = field(default_factory=set)
+    #: Have had their token in a prefill turn, and are to be handed off.
+    leaving: list[int] = field(default_factory=list)
+    #: Epochs that have been lost.
+    lost: set[int] = field(default_factory=set)
+    #: There is room in the slabs.
+    room: bool = True
+    imported: int = 0
 
     def take(self) -> None:
         """Carry out the oldest command."""
@@ -76,6 +88,10 @@ class FakeWorker:
                 self.made[command.handle] = len(command.generated)
             case commands.CancelSequences(handles=handles):
                 self.cancelled += [handle for handle in handles if handle in self.sequences]
+                self._release(handles)
+            case commands.ReleaseSequences(handles=handles):
+                assert all((self.epoch, handle) in self.slabs for handle in handles)
+                self._release(handles)
             case _:
                 self._take_turn(command)
 
@@ -99,6 +115,7 @@ class FakeWorker:
 
     def step(self) -> int:
         """End what was cancelled; start, step or end the first turn; returns its time in ns."""
+        self._hand_off()
         ended = [handle for handle in self.cancelled if self.sequences.pop(handle, None)]
         self.cancelled.clear()
         if ended:
@@ -121,12 +138,16 @@ class FakeWorker:
         tokens, reasons = [], []
         for handle in members:
             sequence = self.sequences[handle]
+            self._import(sequence)
             tokens.append(token_at(tuple(sequence.prompt), self.made[handle]))
             self.made[handle] += 1
             full = self.made[handle] >= sequence.stop.max_new_tokens
             reasons.append(FinishReason.LENGTH if full else FinishReason.UNSPECIFIED)
             if full:
                 del self.sequences[handle]
+            elif turn.stage is TurnStage.PREFILL:
+                del self.members[turn.turn_id][handle]
+                self.leaving.append(handle)
         self._emit(turn.turn_id, members, tokens, reasons)
         return STEP_NS
 
@@ -134,6 +155,36 @@ class FakeWorker:
         """Fail one sequence."""
         del self.sequences[handle]
         self.outbox.append(events.SequenceFailed(self.epoch, handle, error))  # type: ignore[arg-type]
+
+    def _import(self, sequence: commands.AddSequence) -> None:
+        """Copy in what another worker left, when a turn first runs a sequence."""
+        place = sequence.kv
+        if place is None or self.made[sequence.handle] != len(sequence.generated):
+            return
+        source = place.runs[0].slab, place.runs[0].slab_generation
+        assert source[0] != self.epoch, "its own slabs"
+        there = source in self.slabs
+        assert there or source[0] in self.lost, "released before it was copied"
+        self.imported += there
+        tokens = place.num_tokens if there else 0
+        self.outbox.append(events.SequenceImported(self.epoch, sequence.handle, tokens))
+
+    def _hand_off(self) -> None:
+        """Write the KV of those that have left their prefill turn to the slabs."""
+        for handle in self.leaving:
+            if handle in self.cancelled or handle not in self.sequences:
+                continue
+            sequence = self.sequences.pop(handle)
+            known = len(sequence.prompt) + self.made[handle] - 1
+            place = KvPlace(0)
+            if self.room:
+                self.slabs.add((self.epoch, handle))
+                place = KvPlace(known, 1, (BlockRun(self.epoch, handle, 0, 1),))
+            self.outbox.append(events.SequenceHandedOff(self.epoch, handle, place))
+        self.leaving.clear()
+
+    def _release(self, handles: tuple[int, ...]) -> None:
+        self.slabs.difference_update((self.epoch, handle) for handle in handles)
 
     def _start(self, turn: commands.QueueTurn) -> int:
         switched = turn.model != self.resident

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -16,28 +15,7 @@ from aegaeon.rpc.channel import CONTRACT_VERSION, open_channel, server_options
 from aegaeon.rpc.status import abort, to_detail
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, worker_pb2, worker_pb2_grpc
 from tests.scheduler.stub_model import CONTEXT, EOS, VOCAB, StubSequence
-
-
-@dataclass(slots=True, eq=False)
-class StubTurn:
-    turn_id: int
-    model: str
-    members: dict[int, None]
-    quota_ns: int
-
-
-@dataclass(slots=True)
-class StubSettings:
-    node_id: str = "n0"
-    worker_index: int = 0
-    step_s: float = 0.002
-    max_batch_sequences: int = 64
-    pool_bytes: int = 1 << 30
-    weight_cache_bytes: int = 1 << 30
-    packed_bytes: int = 1 << 20
-    #: Models whose files are "broken".
-    broken: set[str] = field(default_factory=set)
-    load_s: float = 0.0
+from tests.scheduler.stub_settings import StubSettings, StubTurn
 
 
 class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
@@ -50,6 +28,9 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.models: dict[str, model_pb2.ModelSpec] = {}
         self.turn_log: list[str] = []
         self.steps = 0
+        #: Handed off and not released, by handle; and tokens of KV that were taken over.
+        self.held: set[int] = set()
+        self.imported = 0
         self._turns: deque[StubTurn] = deque()
         self._out: asyncio.Queue[worker_pb2.ExecuteResponse] = asyncio.Queue()
         self._work = asyncio.Event()
@@ -133,6 +114,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
                     weight_cache_bytes=settings.weight_cache_bytes,
                 ),
                 incarnation=f"{id(self)}",
+                role=f"ENGINE_ROLE_{settings.role}",
                 max_batch_sequences=settings.max_batch_sequences,
             ),
             wait_for_ready=True,
@@ -178,6 +160,9 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
             base = sum(prompt) * 31 + len(prompt) * 7
             self.sequences[spec.handle] = StubSequence(spec, base, len(spec.generated_token_ids))
 
+    async def _on_release_sequences(self, command: worker_pb2.ReleaseSequences) -> None:
+        self.held.difference_update(command.handles)
+
     async def _on_cancel_sequences(self, command: worker_pb2.CancelSequences) -> None:
         known = [handle for handle in command.handles if self.sequences.pop(handle, None)]
         if known:
@@ -188,7 +173,9 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _on_queue_turn(self, command: worker_pb2.QueueTurn) -> None:
         members = dict.fromkeys(command.handles)
-        self._turns.append(StubTurn(command.turn_id, command.model, members, command.quota_ns))
+        self._turns.append(
+            StubTurn(command.turn_id, command.model, members, command.quota_ns, command.stage)
+        )
         self._work.set()
 
     async def _on_join_turn(self, command: worker_pb2.JoinTurn) -> None:
@@ -248,6 +235,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
             if sequence is None:
                 del turn.members[handle]
                 continue
+            self._import(sequence)
             token = sequence.next_token()
             handles.append(handle)
             tokens.append(token)
@@ -266,7 +254,30 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
             decode_sequences=len(handles),
         )
         self._out.put_nowait(worker_pb2.ExecuteResponse(step=step))
+        if turn.stage == cluster_pb2.TURN_STAGE_PREFILL:
+            self._hand_off(turn)
         return True
+
+    def _import(self, sequence: StubSequence) -> None:
+        spec = sequence.spec
+        if spec.kv.num_tokens and sequence.made == len(spec.generated_token_ids):
+            self.imported += spec.kv.num_tokens
+            imported = worker_pb2.SequenceImported(
+                handle=spec.handle, imported_tokens=spec.kv.num_tokens
+            )
+            self._out.put_nowait(worker_pb2.ExecuteResponse(sequence_imported=imported))
+
+    def _hand_off(self, turn: StubTurn) -> None:
+        """Every member has its first token now, so that every one that is left goes on."""
+        for handle in turn.members:
+            spec = self.sequences.pop(handle).spec
+            known = len(spec.prompt_token_ids) + len(spec.generated_token_ids)
+            run = worker_pb2.BlockRun(slab=1, slab_generation=2, first_block=3, num_blocks=4)
+            place = worker_pb2.KvPlace(num_tokens=known, block_bytes=1024, runs=[run])
+            handed = worker_pb2.SequenceHandedOff(handle=handle, kv=place)
+            self.held.add(handle)
+            self._out.put_nowait(worker_pb2.ExecuteResponse(sequence_handed_off=handed))
+        turn.members.clear()
 
     def _loaded(self, spec: model_pb2.ModelSpec) -> worker_pb2.LoadedModel:
         return worker_pb2.LoadedModel(spec=spec, facts=self._facts(spec))

@@ -16,7 +16,7 @@ from aegaeon.errors import AegaeonError, EngineError
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.policies import SchedulingPolicy
-from aegaeon_scheduler.core.values import FinishReason
+from aegaeon_scheduler.core.values import EngineRole, FinishReason
 from tests.scheduler.fake_cluster import FakeClusterDriver, replay, request
 from tests.scheduler.fake_worker import MS, token_at
 
@@ -32,6 +32,8 @@ class AnyOrder(RuleBasedStateMachine):
     """Two nodes with up to two engines each, three models, requests of a few tokens."""
 
     policy = SchedulingPolicy.DEADLINE
+    #: Of each node's engines, by index.
+    roles: tuple[EngineRole, ...] = (EngineRole.SIMPLE, EngineRole.SIMPLE)
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,19 +48,26 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.world.add_worker("n0", 0, batch=2, cache=250)
+        for index, role in enumerate(self.roles):
+            self.world.add_worker("n0", index, batch=2, cache=250, role=role)
         self.world.settle()
         for model in MODELS[:2]:
             self.world.deploy(model)
         self.world.settle()
 
-    @rule(node=st.sampled_from(NODES), index=st.integers(0, 1), replace=seldom)
+    @rule(node=st.sampled_from(NODES), index=st.integers(0, 3), replace=seldom)
     def register(self, node: str, index: int, replace: bool) -> None:
+        index %= len(self.roles)
         known = self.world.cluster.state.nodes.get(node)
         if known is not None and index in known.engines and not replace:
             return
         # Room for two models on a node only, so that deployments evict.
-        self.world.add_worker(node, index, batch=2, cache=250)
+        self.world.add_worker(node, index, batch=2, cache=250, role=self.roles[index])
+
+    @rule(data=st.data(), room=st.booleans())
+    @precondition(lambda self: self.world.workers)
+    def fill_slabs(self, data: st.DataObject, room: bool) -> None:
+        data.draw(st.sampled_from(list(self.world.workers.values()))).room = room
 
     @rule(
         model=st.sampled_from(MODELS),
@@ -178,7 +187,8 @@ class AnyOrder(RuleBasedStateMachine):
         """With a worker on every node everything comes to its end, and nothing is left."""
         world = self.world
         for node in NODES:
-            world.add_worker(node, 0, batch=2, cache=1_000)
+            for index, role in enumerate(self.roles):
+                world.add_worker(node, index, batch=2, cache=1_000, role=role)
         world.settle()
         for model in {s.model for s in world.sequences if not s.ended}:
             world.deploy(model)
@@ -190,7 +200,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert state.reserved_tokens == 0
         assert all(model.requests == 0 == model.tokens for model in state.models.values())
         assert not any(engine.queues or engine.turns for engine in state.engines.values())
-        assert not any(engine.ending for engine in state.engines.values())
+        assert not any(engine.ending or engine.held for engine in state.engines.values())
+        assert not world.slabs
         assert not any(node.reserved or node.evicting for node in state.nodes.values())
         assert not any(model.operations for model in state.models.values())
         assert len(world.results) == world._operation
@@ -203,6 +214,12 @@ class AnyOrderInTurn(AnyOrder):
     policy = SchedulingPolicy.ROUND_ROBIN
 
 
+class AnyOrderDedicated(AnyOrder):
+    """The same with a prefill and two decode engines per node."""
+
+    roles = (EngineRole.PREFILL, EngineRole.DECODE, EngineRole.DECODE)
+
+
 SETTINGS = settings(
     max_examples=60,
     stateful_step_count=60,
@@ -210,5 +227,7 @@ SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 AnyOrder.TestCase.settings = AnyOrderInTurn.TestCase.settings = SETTINGS
+AnyOrderDedicated.TestCase.settings = SETTINGS
 TestAnyOrder = AnyOrder.TestCase
+TestAnyOrderDedicated = AnyOrderDedicated.TestCase
 TestAnyOrderInTurn = AnyOrderInTurn.TestCase

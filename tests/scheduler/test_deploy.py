@@ -14,7 +14,7 @@ from aegaeon_scheduler.service.broadcast import MAX_BEHIND, Subscription
 from tests.scheduler.conftest import Harness, Start, until
 from tests.scheduler.requests import generate_request
 from tests.scheduler.stub_model import answer
-from tests.scheduler.stub_worker import StubSettings
+from tests.scheduler.stub_settings import StubSettings
 from tests.scheduler.test_generate import collect, refusal
 
 
@@ -178,6 +178,8 @@ async def test_missing_workers_are_named_at_the_deadline(start: Start) -> None:
     ("node", "reason"),
     [
         ({"num_engines": 1, "num_decode_engines": 1}, ErrorReason.INVALID_FIELD),
+        ({"num_prefill_engines": 1}, ErrorReason.INVALID_FIELD),
+        ({"num_decode_engines": 1}, ErrorReason.INVALID_FIELD),
         ({}, ErrorReason.INVALID_FIELD),
         ({"num_engines": 1, "tensor_parallel_size": 2}, ErrorReason.INVALID_FIELD),
         ({"num_engines": 1, "weight_cache_bytes": 1 << 40}, ErrorReason.TOPOLOGY_INVALID),

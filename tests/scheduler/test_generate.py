@@ -14,7 +14,7 @@ from aegaeon.v1 import inference_pb2, inference_pb2_grpc, model_pb2
 from tests.scheduler.conftest import Harness, Start, until
 from tests.scheduler.requests import generate_request
 from tests.scheduler.stub_model import answer
-from tests.scheduler.stub_worker import StubSettings
+from tests.scheduler.stub_settings import StubSettings
 
 
 async def collect(

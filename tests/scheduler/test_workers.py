@@ -13,7 +13,7 @@ from aegaeon.v1 import cluster_pb2, model_pb2, worker_pb2
 from tests.scheduler.conftest import Harness, Start, until
 from tests.scheduler.requests import generate_request
 from tests.scheduler.stub_model import answer
-from tests.scheduler.stub_worker import StubSettings
+from tests.scheduler.stub_settings import StubSettings
 from tests.scheduler.test_generate import collect
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core import events, lifecycle, requests, steps, workers
+from aegaeon_scheduler.core import events, hand_off, lifecycle, requests, steps, workers
 from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.deployment import Deployment
@@ -70,6 +70,9 @@ class Cluster:
             engine = self.state.engine_of(sequence)
             if engine is not None and engine.sequences.get(sequence.handle) is not sequence:
                 found.append(f"request {sequence.sequence_id} is not on {engine.engine_id}")
+            source = sequence.source
+            if source is not None and source.handle not in self.state.engines[source.epoch].held:
+                found.append(f"nobody holds the KV of request {sequence.sequence_id}")
         tokens = sum(s.reserved_tokens for s in self.state.sequences.values())
         if tokens != self.state.reserved_tokens:
             found.append(f"{self.state.reserved_tokens} tokens reserved, {tokens} in requests")
@@ -102,16 +105,11 @@ class Cluster:
                 self._dispatch_engine(engine, event, now_ns)
                 if isinstance(event, _CHANGES_ROUTES):  # routes of half the change may be kept
                     state.routes.clear()
+                    state.renew_hand_offs(state.nodes[engine.identity.node_id])
 
     def _dispatch_engine(self, engine: Engine, event: events.Event, now_ns: int) -> None:
         state = self.state
         match event:
-            case events.TurnStarted():
-                steps.on_turn_started(state, engine, event, now_ns)
-            case events.TurnEnded():
-                steps.on_turn_ended(state, engine, event, now_ns)
-            case events.SequenceFailed():
-                steps.on_sequence_failed(state, engine, event)
             case events.MemoryReported():
                 engine.usage = event.memory
             case events.WorkerReady():
@@ -126,6 +124,22 @@ class Cluster:
                 workers.on_model_failed(state, engine, event, now_ns)
             case events.ModelUnloaded():
                 workers.on_model_unloaded(state, engine, event)
+            case _:
+                self._dispatch_turn(engine, event, now_ns)
+
+    def _dispatch_turn(self, engine: Engine, event: events.Event, now_ns: int) -> None:
+        state = self.state
+        match event:
+            case events.TurnStarted():
+                steps.on_turn_started(state, engine, event, now_ns)
+            case events.TurnEnded():
+                steps.on_turn_ended(state, engine, event, now_ns)
+            case events.SequenceFailed():
+                steps.on_sequence_failed(state, engine, event)
+            case events.SequenceHandedOff():
+                hand_off.on_handed_off(state, engine, event, now_ns)
+            case events.SequenceImported():
+                hand_off.on_imported(state, engine, event)
 
     def _enqueue(self, event: events.DeployRequested | events.UndeployRequested) -> None:
         operation: Operation

@@ -9,7 +9,7 @@ from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.notices import Notice
 from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.sequence import Sequence
-from aegaeon_scheduler.core.values import ModelSpec, StopConditions
+from aegaeon_scheduler.core.values import KvPlace, ModelSpec, StopConditions, TurnStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,20 @@ class AddSequence:
     prompt: Tokens[int]
     generated: tuple[int, ...]
     stop: StopConditions
+    kv: KvPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CancelSequences:
     """End sequences at the next token boundary."""
+
+    epoch: int
+    handles: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSequences:
+    """Free the KV of sequences that have been handed off."""
 
     epoch: int
     handles: tuple[int, ...]
@@ -58,6 +67,7 @@ class QueueTurn:
     handles: tuple[int, ...]
     quota_ns: int
     prefetch_model: str
+    stage: TurnStage = TurnStage.WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +165,7 @@ WorkerCommand = (
     | UnloadModel
     | AddSequence
     | CancelSequences
+    | ReleaseSequences
     | QueueTurn
     | JoinTurn
     | LeaveTurn

@@ -9,7 +9,7 @@ from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.estimator import Estimator
 from aegaeon_scheduler.core.model_queue import ModelQueue
 from aegaeon_scheduler.core.sequence import Sequence
-from aegaeon_scheduler.core.values import WorkerIdentity, WorkerMemory
+from aegaeon_scheduler.core.values import EngineRole, TurnStage, WorkerIdentity, WorkerMemory
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +23,7 @@ class Turn:
     #: When its first step began, in ns; -1 before.
     started_ns: int = -1
     steps: int = 0
+    stage: TurnStage = TurnStage.WHOLE
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +46,10 @@ class Engine:
     sequences: dict[int, Sequence] = field(default_factory=dict)
     #: Models of sequences that were cancelled and have not been confirmed ended, by handle.
     ending: dict[int, str] = field(default_factory=dict)
+    #: Went on to another engine, and their KV is held for them, by the handle they had here.
+    held: dict[int, Sequence] = field(default_factory=dict)
+    #: Models whose sequences leave for another engine after their first token.
+    hands_off: set[str] = field(default_factory=set)
     queues: dict[str, ModelQueue] = field(default_factory=dict)
     #: At most two: the running one, and the one queued behind it.
     turns: list[Turn] = field(default_factory=list)
@@ -64,6 +69,11 @@ class Engine:
     def engine_id(self) -> str:
         """``node/index``."""
         return self.identity.engine_id
+
+    @property
+    def role(self) -> EngineRole:
+        """What it is for."""
+        return self.identity.role
 
     def assign(self, sequence: Sequence, now_ns: int) -> None:
         """Take in a sequence under its handle."""
@@ -89,9 +99,7 @@ class Engine:
         handle = sequence.handle
         del self.sequences[handle]
         queue = self.queues[sequence.model]
-        if not queue.drop(handle) and queue.paused.pop(handle, None) is None:
-            for turn in self.turns:
-                turn.members.pop(handle, None)
+        self._take_out(queue, handle)
         queue.count(sequence, -1)
         if not queue.size:
             del self.queues[sequence.model]
@@ -100,18 +108,23 @@ class Engine:
     def pause(self, sequence: Sequence) -> Turn | None:
         """Take a sequence out of its turn, which is returned, or out of the waiting ones."""
         queue = self.queues[sequence.model]
-        queue.drop(sequence.handle)
+        if sequence.handle in queue.handing:  # it will wait where it goes
+            return None
+        turn = self._take_out(queue, sequence.handle)
         queue.paused[sequence.handle] = sequence
-        for turn in self.turns:
-            if turn.members.pop(sequence.handle, None) is not None:
-                return turn
-        return None
+        return turn
 
     def resume(self, sequence: Sequence, now_ns: int) -> None:
         """Let a paused sequence wait for a turn again."""
         queue = self.queues[sequence.model]
-        del queue.paused[sequence.handle]
-        queue.wait({sequence.handle: sequence}, now_ns)
+        if queue.paused.pop(sequence.handle, None) is not None:
+            queue.wait({sequence.handle: sequence}, now_ns)
+
+    def begin_hand_off(self, sequence: Sequence) -> None:
+        """A prefill turn has given a sequence its token: it is about to leave the worker."""
+        queue = self.queues[sequence.model]
+        self._take_out(queue, sequence.handle)
+        queue.handing[sequence.handle] = sequence
 
     @property
     def resident(self) -> str:
@@ -163,17 +176,24 @@ class Engine:
     def contested(self, model: str) -> bool:
         """Whether any other model has something to run."""
         return any(
-            queue.size > len(queue.paused) for name, queue in self.queues.items() if name != model
+            queue.size > len(queue.paused) + len(queue.handing)
+            for name, queue in self.queues.items()
+            if name != model
         )
 
     def busy_with(self, model: str) -> bool:
         """Whether the worker may still hold sequences of a model."""
-        return model in self.queues or model in self.ending.values()
+        return (
+            model in self.queues
+            or model in self.ending.values()
+            or any(sequence.model == model for sequence in self.held.values())
+        )
 
     def audit(self) -> Iterator[str]:
         """Every way in which the ledger contradicts itself; none when it is sound."""
         places = [q.waiting for q in self.queues.values()]
         places += [q.paused for q in self.queues.values()]
+        places += [q.handing for q in self.queues.values()]
         places += [turn.members for turn in self.turns]
         found = [handle for place in places for handle in place]
         if sorted(found) != sorted(self.sequences):
@@ -186,5 +206,18 @@ class Engine:
             full = sum(s.pool_bytes - s.weight_bytes for s in held)
             if (queue.tokens, queue.full_kv_bytes) != (tokens, full):
                 yield f"{self.engine_id}: tokens or KV of {model} do not add up"
+        for handle, sequence in self.held.items():
+            source = sequence.source
+            if source is None or (source.epoch, source.handle) != (self.epoch, handle):
+                yield f"{self.engine_id}: holds {handle} for nobody"
         if len(self.turns) > 2:
             yield f"{self.engine_id}: {len(self.turns)} turns at the worker"
+
+    def _take_out(self, queue: ModelQueue, handle: int) -> Turn | None:
+        """Remove a sequence from wherever it is; returns the turn that it was a member of."""
+        if queue.drop(handle):
+            return None
+        for turn in self.turns:
+            if turn.members.pop(handle, None) is not None:
+                return turn
+        return None

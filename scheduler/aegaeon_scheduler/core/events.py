@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.values import (
+    KvPlace,
     ModelFacts,
     ModelSpec,
     NodeExpectation,
@@ -122,6 +123,27 @@ class SequenceFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceHandedOff:
+    """A sequence has its first token and left the worker, which holds its KV if there is any."""
+
+    epoch: int
+    handle: int
+    place: KvPlace
+    copy_time_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceImported:
+    """KV of another worker was copied in; 0 tokens: it was gone, and is computed again."""
+
+    epoch: int
+    handle: int
+    imported_tokens: int
+    num_bytes: int = 0
+    copy_time_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryReported:
     """A worker's ledgers."""
 
@@ -198,6 +220,8 @@ Event = (
     | StepDone
     | TurnEnded
     | SequenceFailed
+    | SequenceHandedOff
+    | SequenceImported
     | MemoryReported
     | ModelInspected
     | CancelRequested

@@ -64,7 +64,7 @@ def settle(state: State, node: Node, replica: Replica, now_ns: int) -> None:
         return
     model, engines = replica.model, node.ready_engines()
     if any(node.engines_with(model)):
-        if replica.state is ReplicaState.LOADING:
+        if replica.state is ReplicaState.LOADING and node.complete(model):
             move(state, node, replica, ReplicaState.READY, now_ns)
         for engine in engines:
             _ask_to_load(state, engine, model)

@@ -17,9 +17,11 @@ class ModelQueue:
     waiting: dict[int, Sequence] = field(default_factory=dict)
     #: Their readers are behind.
     paused: dict[int, Sequence] = field(default_factory=dict)
+    #: Have the one token that a prefill turn gives, and are about to be handed off.
+    handing: dict[int, Sequence] = field(default_factory=dict)
     #: Since when something has been waiting without a turn of the model.
     since_ns: int = 0
-    #: Sequences in all: waiting, paused, and members of turns.
+    #: Sequences in all: waiting, paused, handing, and members of turns.
     size: int = 0
     #: Turns in a row that ended without a step, though they had members.
     fruitless: int = 0
@@ -61,11 +63,11 @@ class ModelQueue:
         self._dues = None
 
     def drop(self, handle: int) -> bool:
-        """Take out a waiting sequence; whether it was one."""
-        found = self.waiting.pop(handle, None) is not None
-        if found:
+        """Take out a sequence that is in no turn; whether it was one."""
+        if self.waiting.pop(handle, None) is not None:
             self._dues = None
-        return found
+            return True
+        return any(place.pop(handle, None) is not None for place in (self.paused, self.handing))
 
     def draw(self, room: int) -> dict[int, Sequence]:
         """Take up to ``room`` waiting sequences: by priority, then oldest first."""

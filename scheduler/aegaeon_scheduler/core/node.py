@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.replica import Replica, ReplicaState
-from aegaeon_scheduler.core.values import NodeMemory
+from aegaeon_scheduler.core.values import EngineRole, NodeMemory
 
 _HOLDS_MEMORY = frozenset({ReplicaState.LOADING, ReplicaState.READY, ReplicaState.DRAINING})
 
@@ -38,6 +38,29 @@ class Node:
     def engines_with(self, model: str) -> Iterator[Engine]:
         """Engines that can run a model, by index."""
         return (e for e in self.ready_engines() if model in e.loaded and model not in e.unloading)
+
+    def engines_for(self, model: str, stage: EngineRole) -> list[Engine]:
+        """Engines that take a model's sequences to PREFILL or DECODE, by index.
+
+        Where no engine for the stage has the model, those for the other one do both.
+        """
+        loaded = list(self.engines_with(model))
+        own = [engine for engine in loaded if engine.role in (EngineRole.SIMPLE, stage)]
+        return own or loaded
+
+    def decodes(self, model: str) -> bool:
+        """Whether an engine that is meant to decode can run a model."""
+        return any(engine.role is not EngineRole.PREFILL for engine in self.engines_with(model))
+
+    def complete(self, model: str) -> bool:
+        """Every stage has an engine with the model, as far as its engines can have it."""
+        for stage in (EngineRole.PREFILL, EngineRole.DECODE):
+            able = [e for e in self.ready_engines() if e.role in (EngineRole.SIMPLE, stage)]
+            hopeful = [e for e in able if model not in e.refused]
+            loaded = [e for e in hopeful if model in e.loaded and model not in e.unloading]
+            if hopeful and not loaded:
+                return False
+        return True
 
     def planned_bytes(self, packed: dict[str, int]) -> int:
         """Weight cache bytes taken or promised; ``packed`` maps models to their bytes."""

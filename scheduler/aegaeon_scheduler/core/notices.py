@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.replica import ReplicaState
+from aegaeon_scheduler.core.values import TurnStage
 
 
 class WorkerChange(enum.IntEnum):
@@ -33,6 +34,8 @@ class RequestChange(enum.IntEnum):
     CANCELLED = 3
     FAILED = 4
     RECOVERED = 5
+    HANDED_OFF = 6
+    STOLEN = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class TurnChanged:
     switch_time_ns: int = 0
     elapsed_ns: int = 0
     reason: str = ""
+    stage: TurnStage = TurnStage.WHOLE
 
 
 @dataclass(frozen=True, slots=True)

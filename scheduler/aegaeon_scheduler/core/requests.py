@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from aegaeon.errors import AegaeonError, ErrorReason, RequestTimeoutError, UnavailableError
 from aegaeon_scheduler.core.admission import admit
-from aegaeon_scheduler.core.commands import AddSequence, CancelSequences, LeaveTurn
+from aegaeon_scheduler.core.commands import (
+    AddSequence,
+    CancelSequences,
+    LeaveTurn,
+    ReleaseSequences,
+)
+from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.notices import RequestChange, RequestChanged
-from aegaeon_scheduler.core.routing import choose_engine
+from aegaeon_scheduler.core.routing import choose_engine, choose_on_node
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import State
 from aegaeon_scheduler.core.values import FinishReason, GenerationRequest, StopConditions
@@ -62,7 +68,7 @@ def submit(state: State, request: GenerationRequest, now_ns: int) -> Sequence:
 
 def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) -> None:
     """Give a sequence to an engine; without one it waits for a READY replica, but not for ever."""
-    engine = choose_engine(state, sequence)
+    engine = _next_engine(state, sequence)
     if engine is None:
         waiting = state.orphans.setdefault(sequence.model, {})
         if sequence.sequence_id not in waiting:
@@ -80,7 +86,8 @@ def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) 
     replica.active_requests += 1
     node.active_requests += 1
     replica.last_used_ns = now_ns
-    state.statistics.routed_by_node[node.node_id] += 1
+    if change is not RequestChange.HANDED_OFF:
+        state.statistics.routed_by_node[node.node_id] += 1
     state.out.add(
         AddSequence(
             engine.epoch,
@@ -89,10 +96,42 @@ def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) 
             sequence.prompt,
             tuple(sequence.generated),
             sequence.stop,
+            None if sequence.source is None else sequence.source.place,
         )
     )
     _publish(state, sequence, change)
     state.mark(engine)
+
+
+def _next_engine(state: State, sequence: Sequence) -> Engine | None:
+    """Where a sequence goes: on from its hand-off if it can, else from its beginning."""
+    if sequence.decode_node:
+        engine = choose_on_node(state, state.nodes[sequence.decode_node], sequence)
+        source = sequence.source
+        if engine is not None:
+            if source is not None and source.epoch == engine.epoch:  # nobody else is left
+                drop_source(state, sequence)
+            return engine
+        forget_hand_off(state, sequence)
+    return choose_engine(state, sequence)
+
+
+def forget_hand_off(state: State, sequence: Sequence) -> None:
+    """What a prefill engine has computed is of no use any more."""
+    sequence.decode_node = ""
+    drop_source(state, sequence)
+
+
+def drop_source(state: State, sequence: Sequence) -> None:
+    """Free the KV that a prefill engine holds for a sequence, if one does."""
+    source, sequence.source = sequence.source, None
+    if source is None:
+        return
+    engine = state.engines.get(source.epoch)
+    if engine is not None:
+        del engine.held[source.handle]
+        state.out.add(ReleaseSequences(source.epoch, (source.handle,)))
+        state.touch(sequence.model)
 
 
 def route_orphans(state: State, model: str, now_ns: int) -> None:
@@ -129,6 +168,7 @@ def end(
     sequence.error = error
     _publish(state, sequence, change)
     detach(state, sequence)
+    drop_source(state, sequence)
     del state.sequences[sequence.sequence_id]
     model = state.models[sequence.model]
     model.requests -= 1

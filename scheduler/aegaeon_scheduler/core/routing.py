@@ -11,17 +11,17 @@ from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import State
-from aegaeon_scheduler.core.values import DeviceFacts, RoutingPolicy
+from aegaeon_scheduler.core.values import DeviceFacts, EngineRole, RoutingPolicy
 
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """READY nodes of a model, by id, each with the engines that can run it."""
+    """READY nodes of a model, by id, each with the engines that take its new requests."""
 
     nodes: tuple[tuple[Node, tuple[Engine, ...]], ...]
-    #: The device with the largest pool; None when no node is READY.
+    #: The largest device that a sequence may fill on its whole way; None when no node is READY.
     largest: DeviceFacts | None
 
 
@@ -38,26 +38,42 @@ def choose_engine(state: State, sequence: Sequence) -> Engine | None:
     nodes = list(route_of(state, sequence.model).nodes)
     while nodes:
         chosen = _choose_node(state, sequence, nodes)
-        fitting = [
-            engine
-            for engine in chosen[1]
-            if engine.identity.device.pool_bytes >= sequence.pool_bytes
-        ]
-        if fitting:
-            return state.engine_policy.choose(fitting, sequence)
+        engine = _choose_fitting(state, chosen[1], sequence)
+        if engine is not None:
+            return engine
         nodes.remove(chosen)
     return None
 
 
+def choose_on_node(state: State, node: Node, sequence: Sequence) -> Engine | None:
+    """A decode engine of a node for a sequence whose first token it has made, whatever the state of
+    its replica: a DRAINING one finishes what it has.
+    """
+    return _choose_fitting(state, node.engines_for(sequence.model, EngineRole.DECODE), sequence)
+
+
+def _choose_fitting(state: State, engines: Items[Engine], sequence: Sequence) -> Engine | None:
+    fitting = [e for e in engines if e.identity.device.pool_bytes >= sequence.pool_bytes]
+    return state.engine_policy.choose(fitting, sequence) if fitting else None
+
+
 def _find_route(state: State, model: str) -> Route:
-    found = [
-        (node, tuple(node.engines_with(model)))
-        for node, replica in state.replicas(model)
-        if replica.state is ReplicaState.READY
-    ]
+    ready = [n for n, replica in state.replicas(model) if replica.state is ReplicaState.READY]
+    found = [(node, tuple(node.engines_for(model, EngineRole.PREFILL))) for node in ready]
     nodes = tuple((node, engines) for node, engines in found if engines)
-    devices = [engine.identity.device for _, engines in nodes for engine in engines]
-    return Route(nodes, max(devices, key=lambda device: device.pool_bytes, default=None))
+    devices = [
+        min(_largest(engines), _largest(node.engines_for(model, EngineRole.DECODE)), key=_pool)
+        for node, engines in nodes
+    ]
+    return Route(nodes, max(devices, key=_pool, default=None))
+
+
+def _largest(engines: Items[Engine]) -> DeviceFacts:
+    return max((engine.identity.device for engine in engines), key=_pool)
+
+
+def _pool(device: DeviceFacts) -> int:
+    return device.pool_bytes
 
 
 def _choose_node(

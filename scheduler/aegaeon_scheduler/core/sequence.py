@@ -6,10 +6,20 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
 from aegaeon.errors import AegaeonError
-from aegaeon_scheduler.core.values import MIN_PRIORITY, FinishReason, Slo, StopConditions
+from aegaeon_scheduler.core.values import MIN_PRIORITY, FinishReason, KvPlace, Slo, StopConditions
 
 #: Of one token: worker time of its step, and when the core heard of it; both in ns.
 Stamp = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KvSource:
+    """KV that a prefill engine holds for a sequence that has gone on from it."""
+
+    #: The engine's registration, and the handle that the sequence had there.
+    epoch: int
+    handle: int
+    place: KvPlace
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +52,11 @@ class Sequence:
     # Set when routed, unset on loss.
     engine_id: str | None = None
     handle: int = 0
+    #: The node where a prefill engine has taken it to its first token, and where it goes on at a
+    #: decode engine. Empty before that, and when what was computed is lost.
+    decode_node: str = ""
+    #: Until its KV has been copied in.
+    source: KvSource | None = None
 
     #: Taken out of its turn because its reader is behind.
     paused: bool = False

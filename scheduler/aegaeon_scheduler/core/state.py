@@ -17,6 +17,7 @@ from aegaeon_scheduler.core.replica import Replica, ReplicaState
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.statistics import Statistics
 from aegaeon_scheduler.core.values import (
+    EngineRole,
     ModelFacts,
     ModelSpec,
     PlacementPolicy,
@@ -76,6 +77,13 @@ class State:
     def mark(self, engine: Engine) -> None:
         """Plan the engine again after this event."""
         self.stale[engine.epoch] = engine
+
+    def renew_hand_offs(self, node: Node) -> None:
+        """Other engines than before can take what the node's prefill engines hand off."""
+        for engine in node.engines.values():
+            if engine.role is EngineRole.PREFILL:
+                engine.hands_off = {m for m in engine.loaded if node.decodes(m)}
+                self.mark(engine)
 
     def touch(self, model: str) -> None:
         """Let operations on the model go on after this event."""

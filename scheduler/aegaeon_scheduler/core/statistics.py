@@ -17,6 +17,11 @@ class Statistics:
     rejected: int = 0
     tokens: int = 0
     recovered: int = 0
+    handed_off: int = 0
+    #: Of those, without their KV.
+    recomputed: int = 0
+    stolen_batches: int = 0
+    stolen_sequences: int = 0
     routed_by_node: Counter[str] = field(default_factory=Counter)
     placed_by_node: Counter[str] = field(default_factory=Counter)
     evicted_by_node: Counter[str] = field(default_factory=Counter)

@@ -9,7 +9,7 @@ from aegaeon_scheduler.core.events import SequenceFailed, StepDone, TurnEnded, T
 from aegaeon_scheduler.core.notices import TurnChange, TurnChanged
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import State
-from aegaeon_scheduler.core.values import FinishReason, TurnEnd
+from aegaeon_scheduler.core.values import FinishReason, TurnEnd, TurnStage
 
 #: Turns in a row without a step after which the members are given up: the worker cannot run them.
 _MAX_FRUITLESS = 5
@@ -18,8 +18,10 @@ _MAX_FRUITLESS = 5
 def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
     """Append every token to its sequence and to what its reader has not taken."""
     turn = engine.turn(event.turn_id)
+    prefill = False
     if turn is not None:
         turn.steps += 1
+        prefill = turn.stage is TurnStage.PREFILL
         if not event.prefill_tokens:
             engine.estimator.observe_step(turn.model, event.step_time_ns)
     stamp = (event.step_time_ns, now_ns)
@@ -40,13 +42,15 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
         count += 1
         if not sequence.dirty:
             wake(sequence)
-        if reason or (len(stamps) >= backlog and not sequence.paused):
+        if reason or prefill or (len(stamps) >= backlog and not sequence.paused):
             special.append((handle, sequence, reason))
     engine.token_count += count
     if count and turn is not None:
         engine.queues[turn.model].tokens += count
     state.statistics.tokens += count
     for handle, found, reason in special:
+        if prefill and found is not None and not reason:
+            engine.begin_hand_off(found)
         _after_token(state, engine, handle, found, reason)
 
 
@@ -110,7 +114,7 @@ def _after_token(
             _confirm_end(state, engine, handle)
     elif reason:
         requests.end(state, sequence, FinishReason(reason))
-    else:
+    elif len(sequence.stamps) >= state.config.reader_backlog_tokens and not sequence.paused:
         requests.pause(state, sequence)
 
 
@@ -140,5 +144,6 @@ def _publish(
             switch_time_ns,
             elapsed_ns,
             reason,
+            turn.stage,
         )
     )

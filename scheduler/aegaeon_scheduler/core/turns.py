@@ -15,6 +15,7 @@ from aegaeon_scheduler.core.engine import Engine, Turn
 from aegaeon_scheduler.core.fair_quota import fair_quota_ns
 from aegaeon_scheduler.core.notices import TurnChange, TurnChanged
 from aegaeon_scheduler.core.outbox import Outbox
+from aegaeon_scheduler.core.values import TurnStage
 
 #: Turns at a worker: the running one, and the one queued behind it.
 DEPTH = 2
@@ -54,7 +55,7 @@ def fair_plan(engine: Engine, order: list[str], reason: str, max_quota_ns: int) 
     for model, quota in quotas.items():
         if not engine.contested(model):
             quotas[model] = 0
-        elif not quota:
+        elif not quota and model in engine.queues:  # else the turn has nobody left
             quotas[model] = fair_quota_ns(engine, model, max_quota_ns)
     models = list(quotas)
     # With nobody else waiting, what follows a limited turn is the one before it again.
@@ -107,10 +108,12 @@ class TurnPlanner:
         members = engine.draw(model, engine.identity.max_batch_sequences)
         quota = plan.quotas[model]
         self._last_turn_id += 1
-        turn = Turn(self._last_turn_id, model, quota, members)
+        turn = Turn(self._last_turn_id, model, quota, members, stage=stage_of(engine, model))
         engine.turns.append(turn)
-        prefetch = plan.prefetch
-        out.add(QueueTurn(engine.epoch, turn.turn_id, model, tuple(members), quota, prefetch))
+        handles = tuple(members)
+        out.add(
+            QueueTurn(engine.epoch, turn.turn_id, model, handles, quota, plan.prefetch, turn.stage)
+        )
         out.publish(
             TurnChanged(
                 engine.engine_id,
@@ -120,11 +123,19 @@ class TurnPlanner:
                 len(members),
                 quota,
                 reason=plan.reason if engine.contested(model) else "only model with work",
+                stage=turn.stage,
             )
         )
 
     @staticmethod
     def _limit(engine: Engine, turn: Turn, quota_ns: int, out: Outbox) -> None:
+        if turn.stage is not stage_of(engine, turn.model):
+            quota_ns = 1  # decode engines came or went: what it has left goes into another turn
         if quota_ns != turn.quota_ns:
             turn.quota_ns = quota_ns
             out.add(LimitTurn(engine.epoch, turn.turn_id, quota_ns))
+
+
+def stage_of(engine: Engine, model: str) -> TurnStage:
+    """How far a turn of a model goes on an engine."""
+    return TurnStage.PREFILL if model in engine.hands_off else TurnStage.WHOLE

@@ -38,6 +38,23 @@ class TurnEnd(enum.IntEnum):
     FAILED = 3
 
 
+class EngineRole(enum.IntEnum):
+    """What an engine is for; numbers equal the contract's."""
+
+    SIMPLE = 1
+    PREFILL = 2
+    DECODE = 3
+
+
+class TurnStage(enum.IntEnum):
+    """How far a turn takes its members; numbers equal the contract's."""
+
+    #: Until they end.
+    WHOLE = 0
+    #: Until they have one new token; then they are handed off.
+    PREFILL = 1
+
+
 class PlacementPolicy(enum.IntEnum):
     """Chooses nodes for replicas; numbers equal the contract's."""
 
@@ -148,6 +165,25 @@ class NodeMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockRun:
+    """KV blocks next to each other in a host slab; see the contract."""
+
+    slab: int
+    slab_generation: int
+    first_block: int
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvPlace:
+    """Where the KV of a sequence's first tokens is in its node's slabs; 0 tokens is nowhere."""
+
+    num_tokens: int
+    block_bytes: int = 0
+    runs: tuple[BlockRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerIdentity:
     """A worker as it registered."""
 
@@ -159,6 +195,7 @@ class WorkerIdentity:
     max_batch_sequences: int
     incarnation: str = ""
     pid: int = 0
+    role: EngineRole = EngineRole.SIMPLE
 
     @property
     def engine_id(self) -> str:
@@ -183,7 +220,10 @@ class NodeExpectation:
     """What a topology expects of one node; zero sizes accept any."""
 
     node_id: str
+    #: By role; workers are numbered in this order.
     num_engines: int
+    num_prefill_engines: int = 0
+    num_decode_engines: int = 0
     cpu_num_slabs: int = 0
     cpu_slab_bytes: int = 0
     weight_cache_bytes: int = 0

@@ -57,6 +57,8 @@ def lose(state: State, engine: Engine, reason: str, now_ns: int) -> None:
     sequences = list(engine.sequences.values())
     for sequence in sequences:
         requests.detach(state, sequence)
+    for sequence in engine.held.values():
+        sequence.source = None  # gone with the worker; who was to copy it computes it again
     del state.engines[engine.epoch]
     del node.engines[engine.identity.worker_index]
     state.stale.pop(engine.epoch, None)
@@ -65,7 +67,10 @@ def lose(state: State, engine: Engine, reason: str, now_ns: int) -> None:
     _publish(state, engine, WorkerChange.LOST, reason)
     for replica in list(node.replicas.values()):
         lifecycle.engine_lost(state, node, replica, now_ns)
+    state.renew_hand_offs(node)
     for sequence in sequences:
+        if sequence.source is None:
+            sequence.decode_node = ""
         requests.route(state, sequence, RequestChange.RECOVERED, now_ns)
         if sequence.engine_id is not None:
             state.statistics.recovered += 1

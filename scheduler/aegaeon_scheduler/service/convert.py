@@ -9,6 +9,7 @@ from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.values import (
     DataType,
     DeviceFacts,
+    EngineRole,
     GenerationRequest,
     ModelFacts,
     ModelSpec,
@@ -19,6 +20,7 @@ from aegaeon_scheduler.core.values import (
     WorkerIdentity,
     WorkerMemory,
 )
+from aegaeon_scheduler.service.kv_place import kv_place, kv_place_message
 
 
 def generation_request(
@@ -111,6 +113,7 @@ def worker_identity(message: cluster_pb2.RegisterWorkerRequest) -> WorkerIdentit
         max_batch_sequences=message.max_batch_sequences,
         incarnation=message.incarnation,
         pid=message.pid,
+        role=EngineRole(message.role or EngineRole.SIMPLE),
     )
 
 
@@ -138,6 +141,16 @@ def worker_event(epoch: int, message: worker_pb2.ExecuteResponse) -> events.Even
     if kind == "sequence_failed":
         failed = message.sequence_failed
         return events.SequenceFailed(epoch, failed.handle, from_detail(failed.error))
+    if kind == "sequence_handed_off":
+        handed = message.sequence_handed_off
+        return events.SequenceHandedOff(
+            epoch, handed.handle, kv_place(handed.kv), handed.copy_time_ns
+        )
+    if kind == "sequence_imported":
+        got = message.sequence_imported
+        return events.SequenceImported(
+            epoch, got.handle, got.imported_tokens, got.bytes, got.copy_time_ns
+        )
     if kind == "memory":
         return events.MemoryReported(epoch, worker_memory(message.memory))
     return _model_event(epoch, kind, message)
@@ -174,6 +187,7 @@ def command_message(command: commands.WorkerCommand) -> worker_pb2.ExecuteReques
                     handles=command.handles,
                     quota_ns=command.quota_ns,
                     prefetch_model=command.prefetch_model,
+                    stage=cluster_pb2.TurnStage.Name(command.stage),
                 )
             )
         case commands.LeaveTurn(turn_id=turn_id, handles=handles):
@@ -187,6 +201,10 @@ def command_message(command: commands.WorkerCommand) -> worker_pb2.ExecuteReques
         case commands.CancelSequences(handles=handles):
             return worker_pb2.ExecuteRequest(
                 cancel_sequences=worker_pb2.CancelSequences(handles=handles)
+            )
+        case commands.ReleaseSequences(handles=handles):
+            return worker_pb2.ExecuteRequest(
+                release_sequences=worker_pb2.ReleaseSequences(handles=handles)
             )
         case commands.LoadModel(spec=spec):
             return worker_pb2.ExecuteRequest(
@@ -227,6 +245,7 @@ def _sequence_spec(command: commands.AddSequence) -> worker_pb2.SequenceSpec:
         prompt_token_ids=command.prompt,
         generated_token_ids=command.generated,
         stop=_stop_message(command.stop),
+        kv=None if command.kv is None else kv_place_message(command.kv),
     )
 
 

@@ -143,6 +143,8 @@ def _checked(message: cluster_pb2.RegisterWorkerRequest) -> WorkerIdentity:
         raise _field("address", message.address, "host:port or unix:path")
     if message.max_batch_sequences < 1:
         raise _field("max_batch_sequences", message.max_batch_sequences, "at least 1")
+    if message.role not in cluster_pb2.EngineRole.values():
+        raise _field("role", message.role, "an EngineRole of this contract version")
     return worker_identity(message)
 
 

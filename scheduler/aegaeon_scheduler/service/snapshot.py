@@ -43,7 +43,7 @@ def engine_info(engine: Engine) -> cluster_pb2.EngineInfo:
     return cluster_pb2.EngineInfo(
         engine_id=engine.engine_id,
         node_id=engine.identity.node_id,
-        role=cluster_pb2.ENGINE_ROLE_SIMPLE,
+        role=cluster_pb2.EngineRole.Name(engine.role),
         worker_indexes=[engine.identity.worker_index],
         ready=engine.ready,
         current_model=engine.turns[0].model if engine.turns else "",
@@ -51,6 +51,7 @@ def engine_info(engine: Engine) -> cluster_pb2.EngineInfo:
         turns=engine.turn_count,
         switches=engine.switch_count,
         tokens=engine.token_count,
+        held_sequences=len(engine.held),
     )
 
 
@@ -124,6 +125,10 @@ def _statistics(statistics: Statistics, since_unix_ns: int) -> cluster_pb2.Stati
         routed_by_node=statistics.routed_by_node,
         placed_by_node=statistics.placed_by_node,
         evicted_by_node=statistics.evicted_by_node,
+        handed_off=statistics.handed_off,
+        recomputed=statistics.recomputed,
+        stolen_batches=statistics.stolen_batches,
+        stolen_sequences=statistics.stolen_sequences,
     )
 
 
@@ -158,6 +163,7 @@ def _turn_changed(notice: TurnChanged) -> cluster_pb2.TurnChanged:
         switch_time_ns=notice.switch_time_ns,
         elapsed_ns=notice.elapsed_ns,
         reason=notice.reason,
+        stage=cluster_pb2.TurnStage.Name(notice.stage),
     )
 
 

@@ -7,7 +7,12 @@ from aegaeon.v1 import cluster_pb2
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.events import TopologyApplied
 from aegaeon_scheduler.core.state import State
-from aegaeon_scheduler.core.values import NodeExpectation, PlacementPolicy, RoutingPolicy
+from aegaeon_scheduler.core.values import (
+    EngineRole,
+    NodeExpectation,
+    PlacementPolicy,
+    RoutingPolicy,
+)
 
 
 def topology(request: cluster_pb2.ApplyTopologyRequest) -> TopologyApplied:
@@ -27,12 +32,16 @@ def topology(request: cluster_pb2.ApplyTopologyRequest) -> TopologyApplied:
 
 
 def missing_workers(state: State, wanted: TopologyApplied) -> list[str]:
-    """Engine ids that the topology needs and that are not connected."""
+    """Engine ids that the topology needs and that are not connected in the role asked for."""
     missing = []
     for node in wanted.nodes:
         known = state.nodes.get(node.node_id)
         ready = {} if known is None else {i: e for i, e in known.engines.items() if e.ready}
-        missing += [f"{node.node_id}/{i}" for i in range(node.num_engines) if i not in ready]
+        for index, role in enumerate(_roles(node)):
+            if index not in ready:
+                missing.append(f"{node.node_id}/{index}")
+            elif ready[index].role is not role:
+                missing.append(f"{node.node_id}/{index} as {role.name.lower()} engine")
     return missing
 
 
@@ -59,24 +68,33 @@ def engines_of(state: State, wanted: TopologyApplied) -> list[Engine]:
     return [
         state.nodes[node.node_id].engines[index]
         for node in wanted.nodes
-        for index in range(node.num_engines)
+        for index in range(len(_roles(node)))
     ]
+
+
+def _roles(node: NodeExpectation) -> list[EngineRole]:
+    """Roles of a node's workers, by index."""
+    return (
+        [EngineRole.SIMPLE] * node.num_engines
+        + [EngineRole.PREFILL] * node.num_prefill_engines
+        + [EngineRole.DECODE] * node.num_decode_engines
+    )
 
 
 def _expectation(node: cluster_pb2.NodeTopology) -> NodeExpectation:
     if not node.node_id:
         raise _field("nodes.node_id", "empty", "the id under which workers register")
-    dedicated = node.num_prefill_engines + node.num_decode_engines
-    if dedicated and node.num_engines:
+    prefill, decode = node.num_prefill_engines, node.num_decode_engines
+    if node.num_engines and (prefill or decode):
         raise _field("nodes.num_engines", node.num_engines, "0 beside dedicated engines")
-    if dedicated:
+    if bool(prefill) != bool(decode):
         raise _field(
             "nodes.num_prefill_engines and nodes.num_decode_engines",
-            f"{node.num_prefill_engines} and {node.num_decode_engines}",
-            "0: this version has simple engines only, see num_engines",
+            f"{prefill} and {decode}",
+            "both at least 1, or both 0",
         )
-    if node.num_engines < 1:
-        raise _field("nodes.num_engines", node.num_engines, "at least 1")
+    if not node.num_engines and not prefill:
+        raise _field("nodes.num_engines", node.num_engines, "at least 1 without dedicated engines")
     if node.tensor_parallel_size > 1:
         raise _field(
             "nodes.tensor_parallel_size",
@@ -86,6 +104,8 @@ def _expectation(node: cluster_pb2.NodeTopology) -> NodeExpectation:
     return NodeExpectation(
         node.node_id,
         node.num_engines,
+        prefill,
+        decode,
         node.cpu_num_slabs,
         node.cpu_slab_bytes,
         node.weight_cache_bytes,
