@@ -8,6 +8,9 @@ from typing import Literal
 
 from aegaeon.errors import ConfigError
 
+DEFAULT_TTFT_SLO_S = 10.0
+DEFAULT_TPOT_SLO_S = 0.1
+
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -24,9 +27,10 @@ class ModelSpec:
     #: Context limit in tokens; None means the smallest that the model's files name.
     max_model_len: int | None = None
     trust_remote_code: bool = False
-    #: Objectives: seconds to the first token, seconds per further token.
-    ttft_slo_s: float = 10.0
-    tpot_slo_s: float = 0.1
+    #: Objectives: seconds to the first token, seconds per further token. None: the scheduler's,
+    #: which are `DEFAULT_TTFT_SLO_S` and `DEFAULT_TPOT_SLO_S` unless it was told otherwise.
+    ttft_slo_s: float | None = None
+    tpot_slo_s: float | None = None
     #: Parameters in units of 2^30, as in the YAML file.
     params: float | None = None
     id: int | str | None = None

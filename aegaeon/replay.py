@@ -124,11 +124,11 @@ def write_report(
 
 
 def to_record(request: Request, arrival: float, begin: float, outcome: Outcome) -> ReplayRecord:
-    """What came of one request; objectives are its spec's, else the defaults."""
-    spec = request.model if isinstance(request.model, ModelSpec) else ModelSpec(request.model)
+    """What came of one request; tokens on time by its `objectives_s`."""
     steps = outcome if isinstance(outcome, list) else []
     times = [step.received_unix_ns / 1e9 - arrival for step in steps]
-    met = sum(t <= spec.ttft_slo_s + spec.tpot_slo_s * i for i, t in enumerate(times))
+    ttft_slo_s, tpot_slo_s = request.objectives_s
+    met = sum(t <= ttft_slo_s + tpot_slo_s * i for i, t in enumerate(times))
     return ReplayRecord(
         request_id=str(request.request_id),
         model=request.model_name,

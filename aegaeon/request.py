@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aegaeon.model_spec import ModelSpec
+from aegaeon.model_spec import DEFAULT_TPOT_SLO_S, DEFAULT_TTFT_SLO_S, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,21 @@ class Request:
     ignore_eos: bool = False
     #: Ends the request with RequestTimeoutError after this many seconds; None means never.
     timeout_s: float | None = None
+    #: From -8 to 8; higher goes first, and one more doubles what a second of lateness counts.
+    priority: int = 0
+    #: Objectives that replace the model's: seconds to the first token, seconds per further token.
+    #: They decide what goes first; a late token still comes. None means the model's.
+    ttft_slo_s: float | None = None
+    tpot_slo_s: float | None = None
+
+    @property
+    def objectives_s(self) -> tuple[float, float]:
+        """TTFT and TPOT in seconds: its own, else its spec's, else the defaults."""
+        spec = self.model if isinstance(self.model, ModelSpec) else None
+        return (
+            self.ttft_slo_s or (spec and spec.ttft_slo_s) or DEFAULT_TTFT_SLO_S,
+            self.tpot_slo_s or (spec and spec.tpot_slo_s) or DEFAULT_TPOT_SLO_S,
+        )
 
     @property
     def model_name(self) -> str:

@@ -15,6 +15,9 @@ from aegaeon.v1 import inference_pb2, model_pb2
 
 _MAX_ID = 2**32 - 1
 _MAX_LABEL_BYTES = 256
+_MAX_PRIORITY = 8
+_MIN_SLO_S = 1e-4
+_MAX_SLO_S = 86_400
 # Room in a session message besides the request itself.
 _ENVELOPE_BYTES = 1024
 
@@ -51,6 +54,9 @@ def to_generate_request(request: Request) -> inference_pb2.GenerateRequest:
         label=label,
         prompt_token_ids=prompt,
         stop=_stop_conditions(request, 0 if limit is None else _integer("max_model_len", limit, 1)),
+        priority=_priority(request.priority),
+        ttft_slo_ns=slo_ns("ttft_slo_s", request.ttft_slo_s),
+        tpot_slo_ns=slo_ns("tpot_slo_s", request.tpot_slo_s),
     )
     size = message.ByteSize() + _ENVELOPE_BYTES
     if size > MAX_MESSAGE_BYTES:
@@ -70,6 +76,25 @@ def timeout_ns(request: Request) -> int:
     if not math.isfinite(seconds) or seconds <= 0:
         raise _invalid("timeout_s", seconds, "expected a number above 0, or None")
     return max(1, int(seconds * 1e9))
+
+
+def slo_ns(field: str, seconds: float | None) -> int:
+    """An objective in nanoseconds; 0 for None. Raises InvalidRequestError."""
+    if seconds is None:
+        return 0
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise _invalid(field, seconds, "expected a number of seconds")
+    if not _MIN_SLO_S <= seconds <= _MAX_SLO_S:
+        raise _invalid(field, seconds, f"expected {_MIN_SLO_S} to {_MAX_SLO_S} seconds, or None")
+    return round(seconds * 1e9)
+
+
+def _priority(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _MAX_PRIORITY:
+        raise _invalid(
+            "priority", value, f"expected an integer from {-_MAX_PRIORITY} to {_MAX_PRIORITY}"
+        )
+    return value
 
 
 def _stop_conditions(request: Request, max_model_len: int) -> inference_pb2.StopConditions:
@@ -144,11 +169,13 @@ def finish_reason(number: int) -> FinishReason | None:
 
 
 def to_model_spec(spec: ModelSpec) -> model_pb2.ModelSpec:
-    """A spec with its folder resolved on this machine. Raises ConfigError."""
+    """A spec with its folder resolved on this machine. Raises ConfigError, InvalidRequestError."""
     return model_pb2.ModelSpec(
         name=spec.name,
         path=spec.path(),
         dtype=_DTYPES[spec.dtype],
         max_model_len=spec.max_model_len or 0,
         trust_remote_code=spec.trust_remote_code,
+        ttft_slo_ns=slo_ns("ttft_slo_s", spec.ttft_slo_s),
+        tpot_slo_ns=slo_ns("tpot_slo_s", spec.tpot_slo_s),
     )

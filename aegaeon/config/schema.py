@@ -79,9 +79,10 @@ class ModelEntry(_Section):
     dtype: DTypeName = "auto"
     #: Runs code from the model's folder.
     trust_remote_code: bool = False
-    #: Objective for the time to the first token, in seconds.
+    #: Objective for the time to the first token, in seconds. The scheduler's flags, of the same
+    #: defaults, hold for a model whose entry does not name it.
     ttft_slo_s: Seconds = 10.0
-    #: Objective for the time per further token, in seconds.
+    #: Objective for the time per further token, in seconds; as above.
     tpot_slo_s: Seconds = 0.1
 
 

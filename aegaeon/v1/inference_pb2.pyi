@@ -36,18 +36,24 @@ class StopConditions(_message.Message):
     def __init__(self, max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., max_model_len: _Optional[int] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "label", "prompt_token_ids", "generated_token_ids", "stop")
+    __slots__ = ("model", "label", "prompt_token_ids", "generated_token_ids", "stop", "priority", "ttft_slo_ns", "tpot_slo_ns")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     GENERATED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TTFT_SLO_NS_FIELD_NUMBER: _ClassVar[int]
+    TPOT_SLO_NS_FIELD_NUMBER: _ClassVar[int]
     model: str
     label: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     generated_token_ids: _containers.RepeatedScalarFieldContainer[int]
     stop: StopConditions
-    def __init__(self, model: _Optional[str] = ..., label: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[StopConditions, _Mapping]] = ...) -> None: ...
+    priority: int
+    ttft_slo_ns: int
+    tpot_slo_ns: int
+    def __init__(self, model: _Optional[str] = ..., label: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[StopConditions, _Mapping]] = ..., priority: _Optional[int] = ..., ttft_slo_ns: _Optional[int] = ..., tpot_slo_ns: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("token_ids", "step_times_ns", "received_unix_ns", "finish_reason")

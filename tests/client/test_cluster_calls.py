@@ -17,7 +17,7 @@ from tests.client.conftest import RunningStub
 
 
 def test_the_topology_and_the_cached_models_are_applied(stub: RunningStub, tmp_path: Path) -> None:
-    spec = ModelSpec("tiny", str(tmp_path), dtype="float32", max_model_len=77)
+    spec = ModelSpec("tiny", str(tmp_path), dtype="float32", max_model_len=77, ttft_slo_s=2.5)
     nodes = [NodeConfig("a", 0, 0, 2, cached_models=[spec]), NodeConfig("b", 0, 0, 1)]
     with LLMService(nodes, address=stub.address, model_placement_policy="round-robin"):
         pass
@@ -32,6 +32,7 @@ def test_the_topology_and_the_cached_models_are_applied(stub: RunningStub, tmp_p
         str(tmp_path),
         77,
     )
+    assert (deploy.spec.ttft_slo_ns, deploy.spec.tpot_slo_ns) == (2_500_000_000, 0)
 
 
 def test_a_service_starts_from_the_server_section(

@@ -65,6 +65,11 @@ def test_a_request_becomes_a_message() -> None:
         ({"model": ""}, "INVALID_FIELD", "model"),
         ({"model": 3}, "INVALID_FIELD", "model"),
         ({"request_id": "x" * 257}, "INVALID_FIELD", "request_id"),
+        ({"priority": 9}, "INVALID_FIELD", "priority = 9: expected an integer from -8 to 8"),
+        ({"priority": 1.0}, "INVALID_FIELD", "priority = 1.0"),
+        ({"ttft_slo_s": 0}, "INVALID_FIELD", "ttft_slo_s = 0"),
+        ({"tpot_slo_s": math.nan}, "INVALID_FIELD", "tpot_slo_s = nan"),
+        ({"tpot_slo_s": "fast"}, "INVALID_FIELD", "expected a number"),
     ],
 )
 def test_a_bad_request_is_named(fields: dict[str, Any], reason: str, words: str) -> None:
@@ -87,3 +92,21 @@ def test_a_bad_timeout_is_named(seconds: Any) -> None:
 def test_a_timeout_is_sent_in_nanoseconds() -> None:
     assert timeout_ns(request(timeout_s=None)) == 0
     assert timeout_ns(request(timeout_s=1.5)) == 1_500_000_000
+
+
+def test_priority_and_objectives_go_along() -> None:
+    message = to_generate_request(request(priority=-3, ttft_slo_s=2, tpot_slo_s=0.05))
+    assert (message.priority, message.ttft_slo_ns, message.tpot_slo_ns) == (
+        -3,
+        2_000_000_000,
+        50_000_000,
+    )
+    message = to_generate_request(request())
+    assert (message.priority, message.ttft_slo_ns, message.tpot_slo_ns) == (0, 0, 0)
+
+
+def test_objectives_are_the_requests_then_its_specs_then_the_defaults() -> None:
+    spec = ModelSpec("m", ttft_slo_s=3.0, tpot_slo_s=0.2)
+    assert request(model=spec, ttft_slo_s=1.0).objectives_s == (1.0, 0.2)
+    assert request(model=spec).objectives_s == (3.0, 0.2)
+    assert request().objectives_s == (10.0, 0.1)

@@ -19,9 +19,18 @@ from tests.scheduler.fake_worker import FakeWorker, facts, token_at
 
 
 def request(
-    model: str = "a", prompt: tuple[int, ...] = (1,), count: int = 3, timeout_ns: int = 0
+    model: str = "a",
+    prompt: tuple[int, ...] = (1,),
+    count: int = 3,
+    timeout_ns: int = 0,
+    priority: int = 0,
+    ttft_slo_ns: int = 0,
+    tpot_slo_ns: int = 0,
 ) -> GenerationRequest:
-    return GenerationRequest(model, "", prompt, (), RequestedStop(count), timeout_ns)
+    stop = RequestedStop(count)
+    return GenerationRequest(
+        model, "", prompt, (), stop, timeout_ns, priority, ttft_slo_ns, tpot_slo_ns
+    )
 
 
 class FakeClusterDriver:
@@ -85,9 +94,11 @@ class FakeClusterDriver:
     def lose(self, worker: FakeWorker) -> None:
         self.apply(events.WorkerLost(worker.epoch, "killed"))
 
-    def deploy(self, name: str, count: int = 1, node_ids: tuple[str, ...] = ()) -> int:
+    def deploy(
+        self, name: str, count: int = 1, node_ids: tuple[str, ...] = (), ttft_slo_ns: int = 0
+    ) -> int:
         self._operation += 1
-        spec = ModelSpec(name, f"/{name}")
+        spec = ModelSpec(name, f"/{name}", ttft_slo_ns=ttft_slo_ns)
         self.apply(events.DeployRequested(self._operation, spec, count, node_ids))
         return self._operation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aegaeon_scheduler.core import commands
+from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.policies import turn_policy
 from tests.scheduler.fake_cluster import FakeClusterDriver, request
@@ -52,6 +52,42 @@ def test_more_late_sequences_go_before_one_that_is_later() -> None:
     assert order(world, worker) == ["c", "d"]
     world.now_ns += 11 * SECOND
     assert order(world, worker) == ["d", "c"]
+
+
+def test_a_tighter_objective_goes_first() -> None:
+    world, (worker,) = serving(*"abc")
+    world.deploy("d", ttft_slo_ns=8 * SECOND)
+    world.settle()
+    for model in "abc":
+        submit(world, model)
+    world.now_ns += SECOND
+    submit(world, "d")
+    assert order(world, worker) == ["d", "c"]
+    world.submit(request("c", count=MANY, ttft_slo_ns=5 * SECOND))
+    assert order(world, worker) == ["c", "d"]
+
+
+def test_priority_doubles_what_lateness_counts() -> None:
+    world, (worker,) = serving(*"abcd")
+    for model, priority in (("a", 0), ("b", 0), ("c", 2), ("d", 0)):
+        world.submit(request(model, count=MANY, priority=priority))
+    submit(world, "d", 2)
+    world.now_ns += 11 * SECOND
+    assert order(world, worker) == ["c", "d"]  # four times one against three
+    submit(world, "d", 2)
+    world.now_ns += 11 * SECOND
+    assert order(world, worker) == ["d", "c"]
+
+
+def test_a_full_batch_takes_the_highest_priority_first() -> None:
+    world, (worker,) = serving("a", "b")
+    submit(world, "a", 64)
+    low = world.submit(request("a", count=MANY))
+    high = world.submit(request("a", count=MANY, priority=1))
+    engine = world.cluster.state.engines[worker.epoch]
+    assert engine.queues["a"].waiting == {low.handle: low, high.handle: high}
+    world.apply(events.CancelRequested(world.sequences[0].sequence_id))
+    assert engine.queues["a"].waiting == {low.handle: low}
 
 
 def test_a_model_that_has_waited_long_goes_first_whatever_it_would_lose() -> None:

@@ -84,9 +84,17 @@ async def test_another_spec_under_the_same_name_is_a_conflict(scheduler: Harness
 
 
 @pytest.mark.parametrize(
-    "spec", [{"name": ""}, {"name": "x" * 257}, {"name": "a\nb"}, {"path": ""}]
+    "spec",
+    [
+        {"name": ""},
+        {"name": "x" * 257},
+        {"name": "a\nb"},
+        {"path": ""},
+        {"ttft_slo_ns": 1},
+        {"tpot_slo_ns": 2**63},
+    ],
 )
-async def test_wrong_specs_are_refused(start: Start, spec: dict[str, str]) -> None:
+async def test_wrong_specs_are_refused(start: Start, spec: dict[str, object]) -> None:
     harness = await start()
     error = await failure(harness, deploy_request(**spec))
     assert error.reason is ErrorReason.INVALID_FIELD

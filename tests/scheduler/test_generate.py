@@ -124,6 +124,10 @@ async def test_a_message_over_the_limit_is_a_clear_error(scheduler: Harness) -> 
         (generate_request(max_model_len=4_097), ErrorReason.INVALID_FIELD),
         (generate_request(model="nobody"), ErrorReason.MODEL_NOT_FOUND),
         (inference_pb2.GenerateRequest(model="m", label="x" * 257), ErrorReason.INVALID_FIELD),
+        (inference_pb2.GenerateRequest(model="m", priority=9), ErrorReason.INVALID_FIELD),
+        (inference_pb2.GenerateRequest(model="m", priority=-9), ErrorReason.INVALID_FIELD),
+        (inference_pb2.GenerateRequest(model="m", ttft_slo_ns=1), ErrorReason.INVALID_FIELD),
+        (inference_pb2.GenerateRequest(model="m", tpot_slo_ns=2**63), ErrorReason.INVALID_FIELD),
         (
             inference_pb2.GenerateRequest(model="m", prompt_token_ids=[1]),
             ErrorReason.INVALID_FIELD,

@@ -18,7 +18,9 @@ from aegaeon_scheduler.core.routing import route_of
 from aegaeon_scheduler.core.state import Model, State
 from aegaeon_scheduler.core.values import (
     MAX_PRIORITY,
+    MAX_SLO_NS,
     MIN_PRIORITY,
+    MIN_SLO_NS,
     DeviceFacts,
     GenerationRequest,
     ModelFacts,
@@ -49,6 +51,8 @@ def admit(state: State, request: GenerationRequest) -> Admission:
         raise _field("label", f"{len(request.label.encode())} bytes", "at most 256 bytes")
     if not MIN_PRIORITY <= request.priority <= MAX_PRIORITY:
         raise _field("priority", request.priority, f"{MIN_PRIORITY} to {MAX_PRIORITY}")
+    check_objective("ttft_slo_ns", request.ttft_slo_ns)
+    check_objective("tpot_slo_ns", request.tpot_slo_ns)
     model, facts, largest = _ready_model(state, request.model)
     stop = _resolve(request.stop, facts)
     _check_prompt(request, stop, facts)
@@ -59,6 +63,12 @@ def admit(state: State, request: GenerationRequest) -> Admission:
     kv_token_bytes = -(-facts.kv_block_bytes // max(facts.kv_block_tokens, 1))
     slo = _objectives(state, model, request)
     return Admission(model, stop, tokens, pool_bytes, weight_bytes, kv_token_bytes, slo)
+
+
+def check_objective(field: str, value_ns: int) -> None:
+    """Raise the error that names an objective out of its bounds."""
+    if value_ns and not MIN_SLO_NS <= value_ns <= MAX_SLO_NS:
+        raise _field(field, value_ns, f"0, or {MIN_SLO_NS} to {MAX_SLO_NS} ns")
 
 
 def _objectives(state: State, model: Model, request: GenerationRequest) -> Slo:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 #: Bounds of a request's priority.
 MIN_PRIORITY = -8
 MAX_PRIORITY = 8
+#: Bounds of an objective in ns, where it is not 0.
+MIN_SLO_NS = 100_000
+MAX_SLO_NS = 86_400_000_000_000
 
 
 class DataType(enum.IntEnum):
@@ -86,9 +89,9 @@ class ModelSpec:
     dtype: DataType = DataType.UNSPECIFIED
     max_model_len: int = 0
     trust_remote_code: bool = False
-    #: Objectives of its requests, in ns; 0 means the scheduler's. Not part of its identity.
-    ttft_slo_ns: int = field(default=0, compare=False)
-    tpot_slo_ns: int = field(default=0, compare=False)
+    #: Objectives of its requests, in ns; 0 means the scheduler's.
+    ttft_slo_ns: int = 0
+    tpot_slo_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

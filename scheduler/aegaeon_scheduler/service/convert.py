@@ -47,6 +47,9 @@ def generation_request(
             stop.max_model_len,
         ),
         timeout_ns=timeout_ns,
+        priority=message.priority,
+        ttft_slo_ns=message.ttft_slo_ns,
+        tpot_slo_ns=message.tpot_slo_ns,
     )
 
 
@@ -60,7 +63,13 @@ def model_spec(message: model_pb2.ModelSpec) -> ModelSpec:
             metadata={"field": "spec.dtype", "value": message.dtype},
         ) from None
     return ModelSpec(
-        message.name, message.path, dtype, message.max_model_len, message.trust_remote_code
+        message.name,
+        message.path,
+        dtype,
+        message.max_model_len,
+        message.trust_remote_code,
+        message.ttft_slo_ns,
+        message.tpot_slo_ns,
     )
 
 
@@ -72,6 +81,8 @@ def model_spec_message(spec: ModelSpec) -> model_pb2.ModelSpec:
         dtype=model_pb2.DataType.Name(spec.dtype),
         max_model_len=spec.max_model_len,
         trust_remote_code=spec.trust_remote_code,
+        ttft_slo_ns=spec.ttft_slo_ns,
+        tpot_slo_ns=spec.tpot_slo_ns,
     )
 
 

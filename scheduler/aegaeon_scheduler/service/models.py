@@ -9,6 +9,7 @@ from aegaeon.errors import AegaeonError, InvalidRequestError, NotFoundError
 from aegaeon.rpc.status import abort, to_detail
 from aegaeon.v1 import model_pb2, model_pb2_grpc
 from aegaeon_scheduler.core import commands
+from aegaeon_scheduler.core.admission import check_objective
 from aegaeon_scheduler.core.state import State
 from aegaeon_scheduler.core.values import ModelSpec
 from aegaeon_scheduler.service.convert import model_facts_message, model_spec, model_spec_message
@@ -122,6 +123,8 @@ def _checked(spec: ModelSpec) -> ModelSpec:
             "spec.path is empty; it must name the folder of the checkpoint",
             metadata={"field": "spec.path", "value": ""},
         )
+    check_objective("spec.ttft_slo_ns", spec.ttft_slo_ns)
+    check_objective("spec.tpot_slo_ns", spec.tpot_slo_ns)
     return spec
 
 

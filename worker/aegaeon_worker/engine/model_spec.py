@@ -17,6 +17,9 @@ class ModelSpec:
     dtype: torch.dtype | None = None
     max_model_len: int | None = None
     trust_remote_code: bool = False
+    #: Objectives in ns, which the worker only keeps for a scheduler that has lost them.
+    ttft_slo_ns: int = 0
+    tpot_slo_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ def spec_from_pb(spec: model_pb2.ModelSpec) -> ModelSpec:
         dtype=_DTYPES[spec.dtype],
         max_model_len=spec.max_model_len or None,
         trust_remote_code=spec.trust_remote_code,
+        ttft_slo_ns=spec.ttft_slo_ns,
+        tpot_slo_ns=spec.tpot_slo_ns,
     )
 
 
@@ -40,6 +42,8 @@ def spec_to_pb(spec: ModelSpec) -> model_pb2.ModelSpec:
         dtype=model_pb2.DataType.Name(_DTYPE_NUMBERS[spec.dtype]),
         max_model_len=spec.max_model_len or 0,
         trust_remote_code=spec.trust_remote_code,
+        ttft_slo_ns=spec.ttft_slo_ns,
+        tpot_slo_ns=spec.tpot_slo_ns,
     )
 
 
