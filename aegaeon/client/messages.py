@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from aegaeon.errors import ErrorReason, InvalidRequestError
 from aegaeon.model_spec import ModelSpec
 from aegaeon.request import Request
 from aegaeon.rpc.channel import MAX_MESSAGE_BYTES
-from aegaeon.step_output import FinishReason, StepOutput
+from aegaeon.step_output import FinishReason
 from aegaeon.v1 import inference_pb2, model_pb2
 
 _MAX_ID = 2**32 - 1
@@ -150,17 +150,6 @@ def _invalid(field: str, value: object, problem: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"{field} = {text}: {problem}", metadata={"field": field, "value": text}
     )
-
-
-def to_steps(
-    response: inference_pb2.GenerateResponse, finish: FinishReason | None
-) -> Iterator[StepOutput]:
-    """The message's tokens; ``finish`` goes to the last."""
-    last = len(response.token_ids) - 1
-    rows = zip(response.token_ids, response.step_times_ns, response.received_unix_ns, strict=True)
-    for position, (token, step_time_ns, received_unix_ns) in enumerate(rows):
-        reason = finish if position == last else None
-        yield StepOutput(token, reason, step_time_ns, received_unix_ns)
 
 
 def finish_reason(number: int) -> FinishReason | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 
-from aegaeon.client.messages import finish_reason, to_steps
+from aegaeon.client.messages import finish_reason
 from aegaeon.errors import AegaeonError, RequestCancelledError, RequestTimeoutError
 from aegaeon.rpc.status import from_detail
 from aegaeon.step_output import FinishReason, StepOutput
@@ -29,7 +28,9 @@ class PendingRequest:
         self._request = request
         self._timeout_ns = timeout_ns
         self._deadline = time.monotonic() + timeout_ns / 1e9 if timeout_ns else None
-        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        #: Set by whoever waits for steps; requests that nobody streams save the wake-ups.
+        self._waiter: asyncio.Event | None = None
 
     async def wait(self, position: int) -> list[StepOutput]:
         """Steps from ``position`` on, once there are any; empty when the request has ended.
@@ -37,17 +38,15 @@ class PendingRequest:
         Raises the error that ended it, after all steps before the error were returned.
         """
         while len(self.steps) == position and not self.ended:
-            self._changed.clear()
-            await self._changed.wait()
+            self._waiter = asyncio.Event()
+            await self._waiter.wait()
         if len(self.steps) == position and self._error is not None:
             raise self._error
         return self.steps[position:]
 
     async def result(self) -> list[StepOutput]:
         """All steps, at the end. Raises the error that ended the request."""
-        while not self.ended:
-            self._changed.clear()
-            await self._changed.wait()
+        await self._ended.wait()
         if self._error is not None:
             raise self._error
         return self.steps
@@ -69,20 +68,24 @@ class PendingRequest:
             stream_id=self.stream_id, request=self._request, timeout_ns=remaining
         )
 
-    def apply(self, delta: inference_pb2.SessionDelta) -> None:
-        """Take in what arrived."""
+    def add(self, step: StepOutput) -> None:
+        """Take in a token."""
+        self.steps.append(step)
+        self.lost_since = None
+        if self._waiter is not None:
+            self._waiter.set()
+            self._waiter = None
+
+    def take_end(self, delta: inference_pb2.SessionDelta) -> None:
+        """Take in how it ended."""
         self.lost_since = None
         number = delta.response.finish_reason
-        finish = finish_reason(number)
-        self.steps.extend(to_steps(delta.response, finish))
         if delta.HasField("error"):
             self.fail(from_detail(delta.error))
         elif number == inference_pb2.FINISH_REASON_CANCELLED:
             self.fail(RequestCancelledError(f"request {self._request.label!r} was cancelled"))
-        elif finish is not None:
-            self.finish(finish)
-        else:
-            self._changed.set()
+        elif (reason := finish_reason(number)) is not None:
+            self.finish(reason)
 
     def may_resume(self, now: float, window_s: float) -> bool:
         """Note a loss; whether the first one since it got on is less than ``window_s`` ago."""
@@ -106,7 +109,7 @@ class PendingRequest:
     def finish(self, reason: FinishReason) -> None:
         """End it well."""
         if self.steps:
-            self.steps[-1] = replace(self.steps[-1], finish_reason=reason)
+            self.steps[-1] = self.steps[-1]._replace(finish_reason=reason)
         self._end()
 
     def fail(self, error: AegaeonError) -> None:
@@ -116,4 +119,6 @@ class PendingRequest:
 
     def _end(self) -> None:
         self.ended = True
-        self._changed.set()
+        self._ended.set()
+        if self._waiter is not None:
+            self._waiter.set()

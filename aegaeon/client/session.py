@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from itertools import islice
 from typing import Any, Self
 
 import grpc
@@ -13,6 +14,7 @@ import grpc
 from aegaeon.client.pending import PendingRequest
 from aegaeon.errors import AegaeonError, ErrorReason, RequestCancelledError, UnavailableError
 from aegaeon.rpc.status import from_rpc_error
+from aegaeon.step_output import StepOutput
 from aegaeon.v1 import inference_pb2, inference_pb2_grpc
 
 #: Longest time that a request waits for a scheduler that takes it again, in seconds.
@@ -120,8 +122,9 @@ class Session:
         call = self._stub.Session(_drain(self._outbox))
         try:
             async for response in call:
+                self._take_tokens(response)
                 for delta in response.deltas:
-                    self._apply(delta)
+                    self._take_end(delta)
         except grpc.aio.AioRpcError as error:
             problem = from_rpc_error(error)
             if not _is_loss(error.code(), problem):
@@ -150,7 +153,21 @@ class Session:
             elif not pending.may_resume(now, self._window_s):
                 self._fail(pending, problem)
 
-    def _apply(self, delta: inference_pb2.SessionDelta) -> None:
+    def _take_tokens(self, response: inference_pb2.SessionResponse) -> None:
+        get = self._pending.get
+        tokens = zip(response.stream_ids, response.token_ids, strict=True)
+        for count, step_time_ns, received_unix_ns in zip(
+            response.step_token_counts,
+            response.step_times_ns,
+            response.received_unix_ns,
+            strict=True,
+        ):
+            for stream_id, token in islice(tokens, count):
+                pending = get(stream_id)
+                if pending is not None:
+                    pending.add(StepOutput(token, None, step_time_ns, received_unix_ns))
+
+    def _take_end(self, delta: inference_pb2.SessionDelta) -> None:
         pending = self._pending.get(delta.stream_id)
         if pending is None:
             return
@@ -161,7 +178,7 @@ class Session:
         ):
             self._resubmit(pending)
             return
-        pending.apply(delta)
+        pending.take_end(delta)
         if pending.ended:
             del self._pending[pending.stream_id]
 

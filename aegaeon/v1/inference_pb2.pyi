@@ -92,10 +92,20 @@ class SessionCancel(_message.Message):
     def __init__(self, stream_id: _Optional[int] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("deltas",)
+    __slots__ = ("deltas", "stream_ids", "token_ids", "step_token_counts", "step_times_ns", "received_unix_ns")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_TOKEN_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIMES_NS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     deltas: _containers.RepeatedCompositeFieldContainer[SessionDelta]
-    def __init__(self, deltas: _Optional[_Iterable[_Union[SessionDelta, _Mapping]]] = ...) -> None: ...
+    stream_ids: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    step_token_counts: _containers.RepeatedScalarFieldContainer[int]
+    step_times_ns: _containers.RepeatedScalarFieldContainer[int]
+    received_unix_ns: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, deltas: _Optional[_Iterable[_Union[SessionDelta, _Mapping]]] = ..., stream_ids: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., step_token_counts: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SessionDelta(_message.Message):
     __slots__ = ("stream_id", "response", "error")

@@ -71,12 +71,19 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
-        """Carries any number of requests over one stream, with the deltas of all of them batched.
+        """Carries any number of requests over one stream, with the tokens of all of them batched.
 
         The client opens requests under stream-local ids of its choice, which may be reused once the
-        earlier request of that id has ended. Every submitted request ends with exactly one delta that
-        has a finish reason or an error; nothing follows it for that id. Half-closing ends intake; the
-        server closes when the last request has ended. Breaking the stream cancels all its requests.
+        earlier request of that id has ended; an id in use ends the session with INVALID_ARGUMENT.
+        Every submitted request ends with exactly one delta, which has a finish reason or an error;
+        nothing follows it for that id. Half-closing ends intake; the server closes when the last
+        request has ended. Breaking the stream cancels all its requests.
+
+        A request of which more than the server's `reader_backlog_tokens` have not been read pauses as
+        in `Generate`. No further message is taken in while 4,096 ends have not been read.
+
+        Errors: INVALID_ARGUMENT for a broken rule of the session, UNAVAILABLE when the server stops;
+        those of single requests are in their deltas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

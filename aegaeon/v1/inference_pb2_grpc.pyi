@@ -49,12 +49,19 @@ class InferenceServiceStub:
     and may be sent back in `generated_token_ids` to go on.
     """
     Session: _grpc.StreamStreamMultiCallable[_inference_pb2.SessionRequest, _inference_pb2.SessionResponse]
-    """Carries any number of requests over one stream, with the deltas of all of them batched.
+    """Carries any number of requests over one stream, with the tokens of all of them batched.
 
     The client opens requests under stream-local ids of its choice, which may be reused once the
-    earlier request of that id has ended. Every submitted request ends with exactly one delta that
-    has a finish reason or an error; nothing follows it for that id. Half-closing ends intake; the
-    server closes when the last request has ended. Breaking the stream cancels all its requests.
+    earlier request of that id has ended; an id in use ends the session with INVALID_ARGUMENT.
+    Every submitted request ends with exactly one delta, which has a finish reason or an error;
+    nothing follows it for that id. Half-closing ends intake; the server closes when the last
+    request has ended. Breaking the stream cancels all its requests.
+
+    A request of which more than the server's `reader_backlog_tokens` have not been read pauses as
+    in `Generate`. No further message is taken in while 4,096 ends have not been read.
+
+    Errors: INVALID_ARGUMENT for a broken rule of the session, UNAVAILABLE when the server stops;
+    those of single requests are in their deltas.
     """
 
 @_typing.type_check_only
@@ -78,12 +85,19 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     and may be sent back in `generated_token_ids` to go on.
     """
     Session: _aio.StreamStreamMultiCallable[_inference_pb2.SessionRequest, _inference_pb2.SessionResponse]  # type: ignore[assignment]
-    """Carries any number of requests over one stream, with the deltas of all of them batched.
+    """Carries any number of requests over one stream, with the tokens of all of them batched.
 
     The client opens requests under stream-local ids of its choice, which may be reused once the
-    earlier request of that id has ended. Every submitted request ends with exactly one delta that
-    has a finish reason or an error; nothing follows it for that id. Half-closing ends intake; the
-    server closes when the last request has ended. Breaking the stream cancels all its requests.
+    earlier request of that id has ended; an id in use ends the session with INVALID_ARGUMENT.
+    Every submitted request ends with exactly one delta, which has a finish reason or an error;
+    nothing follows it for that id. Half-closing ends intake; the server closes when the last
+    request has ended. Breaking the stream cancels all its requests.
+
+    A request of which more than the server's `reader_backlog_tokens` have not been read pauses as
+    in `Generate`. No further message is taken in while 4,096 ends have not been read.
+
+    Errors: INVALID_ARGUMENT for a broken rule of the session, UNAVAILABLE when the server stops;
+    those of single requests are in their deltas.
     """
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -116,12 +130,19 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_inference_pb2.SessionRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.SessionResponse], _abc.AsyncIterator[_inference_pb2.SessionResponse]]:
-        """Carries any number of requests over one stream, with the deltas of all of them batched.
+        """Carries any number of requests over one stream, with the tokens of all of them batched.
 
         The client opens requests under stream-local ids of its choice, which may be reused once the
-        earlier request of that id has ended. Every submitted request ends with exactly one delta that
-        has a finish reason or an error; nothing follows it for that id. Half-closing ends intake; the
-        server closes when the last request has ended. Breaking the stream cancels all its requests.
+        earlier request of that id has ended; an id in use ends the session with INVALID_ARGUMENT.
+        Every submitted request ends with exactly one delta, which has a finish reason or an error;
+        nothing follows it for that id. Half-closing ends intake; the server closes when the last
+        request has ended. Breaking the stream cancels all its requests.
+
+        A request of which more than the server's `reader_backlog_tokens` have not been read pauses as
+        in `Generate`. No further message is taken in while 4,096 ends have not been read.
+
+        Errors: INVALID_ARGUMENT for a broken rule of the session, UNAVAILABLE when the server stops;
+        those of single requests are in their deltas.
         """
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

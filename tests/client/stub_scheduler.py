@@ -56,7 +56,7 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
         self._state = state
 
     async def Session(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        out: asyncio.Queue[inference_pb2.SessionDelta | None] = asyncio.Queue()
+        out: asyncio.Queue[inference_pb2.SessionResponse | None] = asyncio.Queue()
         running: dict[int, asyncio.Task[None]] = {}
 
         async def read() -> None:
@@ -74,9 +74,9 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
         limit = self._state.break_after.pop(0) if self._state.break_after else None
         try:
             sent = 0
-            while (delta := await out.get()) is not None:
-                yield inference_pb2.SessionResponse(deltas=[delta])
-                sent += len(delta.response.token_ids)
+            while (message := await out.get()) is not None:
+                yield message
+                sent += len(message.token_ids)
                 if limit is not None and sent >= limit:
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "broken on purpose")
         finally:
@@ -90,33 +90,39 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
         try:
             await self._generate(submit, out)
         except asyncio.CancelledError:
-            end = inference_pb2.GenerateResponse(
-                finish_reason=inference_pb2.FINISH_REASON_CANCELLED
-            )
-            await out.put(inference_pb2.SessionDelta(stream_id=submit.stream_id, response=end))
+            end = _finished(submit.stream_id, inference_pb2.FINISH_REASON_CANCELLED)
+            await out.put(inference_pb2.SessionResponse(deltas=[end]))
 
     async def _generate(self, submit: inference_pb2.SessionSubmit, out: asyncio.Queue[Any]) -> None:
         request = submit.request
         if request.model not in self._state.models or self._state.not_found > 0:
             self._state.not_found -= 1
             error = NotFoundError(f"no model {request.model!r}", metadata={"model": request.model})
-            await out.put(
-                inference_pb2.SessionDelta(stream_id=submit.stream_id, error=to_detail(error))
-            )
+            end = inference_pb2.SessionDelta(stream_id=submit.stream_id, error=to_detail(error))
+            await out.put(inference_pb2.SessionResponse(deltas=[end]))
             return
         for position in range(len(request.generated_token_ids), request.stop.max_new_tokens):
             if request.model == SLOW_MODEL:
                 await asyncio.sleep(SLOW_STEP_S)
             token = request.prompt_token_ids[-1] + 1 + position
-            response = inference_pb2.GenerateResponse(
+            message = inference_pb2.SessionResponse(
+                stream_ids=[submit.stream_id],
                 token_ids=[token],
+                step_token_counts=[1],
                 step_times_ns=[1000 + position],
                 received_unix_ns=[time.time_ns()],
-                finish_reason=_finish(request.stop, token, position),
             )
-            await out.put(inference_pb2.SessionDelta(stream_id=submit.stream_id, response=response))
-            if response.finish_reason:
+            finish = _finish(request.stop, token, position)
+            if finish:
+                message.deltas.append(_finished(submit.stream_id, finish))
+            await out.put(message)
+            if finish:
                 return
+
+
+def _finished(stream_id: int, reason: Any) -> inference_pb2.SessionDelta:
+    end = inference_pb2.GenerateResponse(finish_reason=reason)
+    return inference_pb2.SessionDelta(stream_id=stream_id, response=end)
 
 
 def _finish(stop: inference_pb2.StopConditions, token: int, position: int) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import grpc
 import pytest
 
-from aegaeon.rpc.channel import open_channel
+from aegaeon.rpc.channel import channel_options, open_channel
 from aegaeon.v1 import (
     cluster_pb2,
     cluster_pb2_grpc,
@@ -81,6 +81,17 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - conditions are plain state
             await asyncio.sleep(0.005)
+
+
+def narrow_channel(harness: Harness) -> grpc.aio.Channel:
+    """A channel with a small fixed window, so that a test need not fill megabytes before the
+    writes of a call that nobody reads block."""
+    options = [
+        *channel_options(),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", 1024),
+    ]
+    return grpc.aio.insecure_channel(harness.address, options=options)
 
 
 Start = Callable[..., Awaitable[Harness]]

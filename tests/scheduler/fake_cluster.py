@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.cluster import Cluster
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.sequence import Sequence
@@ -60,7 +61,7 @@ class FakeClusterDriver:
         assert self.cluster.audit() == [], event
 
     def submit(self, wanted: GenerationRequest) -> Sequence:
-        sequence, following = self.cluster.submit(wanted, self.now_ns)
+        sequence, following = self.cluster.submit(wanted, Backlog(), self.now_ns)
         self.inputs.append((self.now_ns, wanted))
         self.sequences.append(sequence)
         self.delivered[sequence.sequence_id] = []
@@ -119,7 +120,9 @@ class FakeClusterDriver:
     def read(self, sequence: Sequence) -> None:
         """Take what a sequence has for its reader, checking every token."""
         got = self.delivered[sequence.sequence_id]
-        got += sequence.take()[0]
+        while (parcel := sequence.backlog.take()) is not None:
+            got += parcel.tokens
+        assert not sequence.unread
         prompt = tuple(sequence.prompt)
         assert got == [token_at(prompt, index) for index in range(len(got))]
         self.apply(events.ReaderCaughtUp(sequence.sequence_id))
@@ -139,7 +142,7 @@ class FakeClusterDriver:
                 self.deliver(worker, len(worker.outbox))
             if read:
                 for sequence in self.sequences:
-                    if sequence.stamps:
+                    if sequence.unread:
                         self.read(sequence)
                         busy = True
             if not busy:
@@ -177,12 +180,12 @@ def replay(driver: FakeClusterDriver) -> list[str]:
     again = FakeClusterDriver(driver.config)
     for now_ns, item in driver.inputs:
         if isinstance(item, GenerationRequest):
-            _, following = again.cluster.submit(item, now_ns)
+            _, following = again.cluster.submit(item, Backlog(), now_ns)
         else:
             if isinstance(item, events.ReaderCaughtUp):
                 sequence = again.cluster.state.sequences.get(item.sequence_id)
-                if sequence is not None:
-                    sequence.take()
+                while sequence is not None and sequence.backlog.take():
+                    pass
             following = again.cluster.handle(item, now_ns)
         again._carry_out(following)
     return again.outputs
@@ -190,5 +193,7 @@ def replay(driver: FakeClusterDriver) -> list[str]:
 
 def _describe(command: commands.Command) -> str:
     if isinstance(command, commands.Deliver):
-        return f"Deliver({[sequence.sequence_id for sequence in command.sequences]})"
+        parcels = [backlog.open for backlog in command.backlogs]
+        owners = [s.sequence_id for p in parcels for s in [*p.owners, *p.ended]]
+        return f"Deliver({owners})"
     return repr(command)

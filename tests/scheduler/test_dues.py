@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.dues import Dues
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import MAX_PRIORITY, MIN_PRIORITY, Slo, StopConditions
@@ -13,7 +14,8 @@ STOP = StopConditions(9, 0, (), (), False, 99)
 sequences = st.lists(
     st.builds(
         lambda arrival, made, priority: Sequence(
-            1, "", "a", (1,), STOP, arrival, [5] * made, 0, 9, 9, 1, 1, Slo(100, 10), priority
+            *(1, "", "a", (1,), STOP, arrival, [5] * made, 0, 9, 9, 1, 1, Slo(100, 10), Backlog()),
+            priority=priority,
         ),
         st.integers(0, 300),
         st.integers(0, 9),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aegaeon_scheduler.core import events, hand_off, lifecycle, requests, steps, workers
+from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.deployment import Deployment
@@ -30,9 +31,12 @@ class Cluster:
         self.state = State(config, config.placement, config.routing, engine_policy(config))
         self._planner = TurnPlanner(turn_policy(config))
 
-    def submit(self, request: GenerationRequest, now_ns: int) -> tuple[Sequence, list[Command]]:
-        """Accept a request; raises the `AegaeonError` that refuses it."""
-        sequence = requests.submit(self.state, request, now_ns)
+    def submit(
+        self, request: GenerationRequest, backlog: Backlog, now_ns: int
+    ) -> tuple[Sequence, list[Command]]:
+        """Accept a request whose tokens go to ``backlog``; raises the `AegaeonError` that refuses
+        it."""
+        sequence = requests.submit(self.state, request, backlog, now_ns)
         return sequence, self._settle(now_ns)
 
     def handle(self, event: events.Event, now_ns: int) -> list[Command]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError
+from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.notices import Notice
 from aegaeon_scheduler.core.replica import ReplicaState
-from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import KvPlace, ModelSpec, StopConditions, TurnStage
 
 
@@ -116,9 +116,9 @@ class InspectModel:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """These sequences have something to read that they had not before."""
+    """These backlogs have something to read, and had nothing before."""
 
-    sequences: list[Sequence]
+    backlogs: list[Backlog]
 
 
 @dataclass(frozen=True, slots=True)

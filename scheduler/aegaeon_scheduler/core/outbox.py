@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.commands import Command, Deliver, Publish
 from aegaeon_scheduler.core.notices import Notice
-from aegaeon_scheduler.core.sequence import Sequence
 
 
 @dataclass(slots=True)
@@ -14,7 +14,7 @@ class Outbox:
     """Commands in order; readers to wake come last and once each."""
 
     _commands: list[Command] = field(default_factory=list)
-    _woken: list[Sequence] = field(default_factory=list)
+    _woken: list[Backlog] = field(default_factory=list)
 
     def add(self, command: Command) -> None:
         """Append a command."""
@@ -24,11 +24,11 @@ class Outbox:
         """Append something for watchers."""
         self._commands.append(Publish(notice))
 
-    def wake(self, sequence: Sequence) -> None:
-        """Tell the sequence's reader, unless it has been told and has not looked yet."""
-        if not sequence.dirty:
-            sequence.dirty = True
-            self._woken.append(sequence)
+    def wake(self, backlog: Backlog) -> None:
+        """Tell a backlog's reader, unless it has been told and has not taken everything yet."""
+        if not backlog.announced:
+            backlog.announced = True
+            self._woken.append(backlog)
 
     def drain(self) -> list[Command]:
         """Everything since the last call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aegaeon.errors import AegaeonError, ErrorReason, RequestTimeoutError, UnavailableError
 from aegaeon_scheduler.core.admission import admit
+from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.commands import (
     AddSequence,
     CancelSequences,
@@ -27,7 +28,7 @@ _CHANGE_OF_FINISH = {
 }
 
 
-def submit(state: State, request: GenerationRequest, now_ns: int) -> Sequence:
+def submit(state: State, request: GenerationRequest, backlog: Backlog, now_ns: int) -> Sequence:
     """Accept and route a request; raises the named error that refuses it."""
     try:
         admission = admit(state, request)
@@ -50,6 +51,8 @@ def submit(state: State, request: GenerationRequest, now_ns: int) -> Sequence:
         kv_token_bytes=admission.kv_token_bytes,
         slo=admission.slo,
         priority=request.priority,
+        backlog=backlog,
+        stream_id=request.stream_id,
     )
     state.sequences[sequence.sequence_id] = sequence
     admission.model.requests += 1
@@ -176,7 +179,9 @@ def end(
     state.reserved_tokens -= sequence.reserved_tokens
     state.touch(sequence.model)
     _count(state, change)
-    state.out.wake(sequence)
+    sequence.backlog.paused.pop(sequence.sequence_id, None)
+    sequence.backlog.end(sequence)
+    state.out.wake(sequence.backlog)
 
 
 def cancel(state: State, sequence_id: int, error: AegaeonError | None) -> None:
@@ -195,6 +200,7 @@ def cancel(state: State, sequence_id: int, error: AegaeonError | None) -> None:
 def pause(state: State, sequence: Sequence) -> None:
     """A reader is behind by a whole backlog: its sequence stops until it has caught up."""
     sequence.paused = True
+    sequence.backlog.paused[sequence.sequence_id] = sequence
     engine = state.engine_of(sequence)
     if engine is None:
         return
@@ -210,6 +216,7 @@ def resume(state: State, sequence_id: int, now_ns: int) -> None:
     if sequence is None or not sequence.paused:
         return
     sequence.paused = False
+    del sequence.backlog.paused[sequence_id]
     engine = state.engine_of(sequence)
     if engine is not None:
         engine.resume(sequence, now_ns)

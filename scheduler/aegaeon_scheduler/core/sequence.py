@@ -1,15 +1,13 @@
-"""One request on its way: private id, tokens, limits, and what its reader has not taken yet."""
+"""One request on its way: private id, tokens, limits, and where its reader finds them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError
+from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.values import MIN_PRIORITY, FinishReason, KvPlace, Slo, StopConditions
-
-#: Of one token: worker time of its step, and when the core heard of it; both in ns.
-Stamp = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,10 @@ class Sequence:
     kv_token_bytes: int
     #: Token k, from 0 for the first that is not inherited, is due at arrival + TTFT + k * TPOT.
     slo: Slo
+    #: Where its tokens and its end go.
+    backlog: Backlog
+    #: The reader's own number for it.
+    stream_id: int = 0
     #: Higher goes first; one more doubles the weight of lateness.
     priority: int = 0
 
@@ -60,10 +62,8 @@ class Sequence:
 
     #: Taken out of its turn because its reader is behind.
     paused: bool = False
-    #: The reader has been told that something is there.
-    dirty: bool = False
-    #: Stamps of the tokens that the reader has not taken, which are the last of `generated`.
-    stamps: list[Stamp] = field(default_factory=list)
+    #: Tokens in the backlog.
+    unread: int = 0
     finish: FinishReason = FinishReason.UNSPECIFIED
     error: AegaeonError | None = None
 
@@ -82,12 +82,3 @@ class Sequence:
     def weight(self) -> int:
         """What a second of lateness counts; a power of two."""
         return 1 << (self.priority - MIN_PRIORITY)
-
-    def take(self) -> tuple[list[int], list[Stamp]]:
-        """Tokens and stamps since the last call; the reader's buffer is empty afterwards."""
-        stamps = self.stamps
-        self.dirty = False
-        if not stamps:
-            return [], stamps
-        self.stamps = []
-        return self.generated[-len(stamps) :], stamps

@@ -25,7 +25,7 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
         if not event.prefill_tokens:
             engine.estimator.observe_step(turn.model, event.step_time_ns)
     stamp = (event.step_time_ns, now_ns)
-    backlog = state.config.reader_backlog_tokens
+    limit = state.config.reader_backlog_tokens
     sequences, wake = engine.sequences, state.out.wake
     count = 0
     special: list[tuple[int, Sequence | None, int]] = []
@@ -36,13 +36,16 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
         if sequence is None or reason == FinishReason.CANCELLED:
             special.append((handle, sequence, reason))
             continue
-        sequence.generated.append(token)
-        stamps = sequence.stamps
-        stamps.append(stamp)
         count += 1
-        if not sequence.dirty:
-            wake(sequence)
-        if reason or prefill or (len(stamps) >= backlog and not sequence.paused):
+        sequence.generated.append(token)
+        sequence.unread += 1
+        parcel = sequence.backlog.open
+        if parcel.stamp is not stamp:
+            parcel = sequence.backlog.begin(stamp)
+            wake(sequence.backlog)
+        parcel.owners.append(sequence)
+        parcel.tokens.append(token)
+        if reason or prefill or (sequence.unread >= limit and not sequence.paused):
             special.append((handle, sequence, reason))
     engine.token_count += count
     if count and turn is not None:
@@ -114,7 +117,7 @@ def _after_token(
             _confirm_end(state, engine, handle)
     elif reason:
         requests.end(state, sequence, FinishReason(reason))
-    elif len(sequence.stamps) >= state.config.reader_backlog_tokens and not sequence.paused:
+    elif sequence.unread >= state.config.reader_backlog_tokens and not sequence.paused:
         requests.pause(state, sequence)
 
 

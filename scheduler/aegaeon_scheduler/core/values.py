@@ -146,6 +146,8 @@ class GenerationRequest:
     #: Objectives in ns; 0 means the model's.
     ttft_slo_ns: int = 0
     tpot_slo_ns: int = 0
+    #: The reader's own number for it; means nothing to the core.
+    stream_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from aegaeon_scheduler.service.kv_place import kv_place, kv_place_message
 
 
 def generation_request(
-    message: inference_pb2.GenerateRequest, timeout_ns: int = 0
+    message: inference_pb2.GenerateRequest, timeout_ns: int = 0, stream_id: int = 0
 ) -> GenerationRequest:
     """A request; its token ids stay in the message's own compact arrays."""
     if not message.HasField("stop"):
@@ -50,6 +50,7 @@ def generation_request(
         priority=message.priority,
         ttft_slo_ns=message.ttft_slo_ns,
         tpot_slo_ns=message.tpot_slo_ns,
+        stream_id=stream_id,
     )
 
 

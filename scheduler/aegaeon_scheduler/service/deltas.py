@@ -1,8 +1,13 @@
-"""What a sequence's reader has not seen yet, as a contract message."""
+"""What a reader has taken from its backlog, as contract messages."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from aegaeon.errors import AegaeonError
+from aegaeon.rpc.status import to_detail
 from aegaeon.v1 import inference_pb2
+from aegaeon_scheduler.core.backlog import Parcel
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import FinishReason
 
@@ -13,11 +18,40 @@ _FINISH = {
 }
 
 
-def fill(message: inference_pb2.GenerateResponse, sequence: Sequence, unix_offset_ns: int) -> None:
-    """Move everything that the reader has not seen into ``message``, the end included."""
-    tokens, stamps = sequence.take()
-    message.token_ids.extend(tokens)
-    message.step_times_ns.extend([stamp[0] for stamp in stamps])
-    message.received_unix_ns.extend([stamp[1] + unix_offset_ns for stamp in stamps])
-    if sequence.finish:
-        message.finish_reason = _FINISH[sequence.finish]
+def generate_response(parcel: Parcel, unix_offset_ns: int) -> inference_pb2.GenerateResponse:
+    """A parcel whose tokens belong to one sequence, so that every step has one."""
+    message = inference_pb2.GenerateResponse(
+        token_ids=parcel.tokens,
+        step_times_ns=[stamp[0] for stamp in parcel.stamps],
+        received_unix_ns=[stamp[1] + unix_offset_ns for stamp in parcel.stamps],
+    )
+    for sequence in parcel.ended:
+        if sequence.finish:
+            message.finish_reason = _FINISH[sequence.finish]
+    return message
+
+
+def session_response(
+    parcel: Parcel | None, refused: Mapping[int, AegaeonError], unix_offset_ns: int
+) -> inference_pb2.SessionResponse:
+    """A parcel of any sequences, and requests that were refused, by stream id."""
+    message = inference_pb2.SessionResponse()
+    if parcel is not None:
+        message.stream_ids.extend([sequence.stream_id for sequence in parcel.owners])
+        message.token_ids.extend(parcel.tokens)
+        message.step_token_counts.extend(parcel.counts())
+        message.step_times_ns.extend([stamp[0] for stamp in parcel.stamps])
+        message.received_unix_ns.extend([stamp[1] + unix_offset_ns for stamp in parcel.stamps])
+        for sequence in parcel.ended:
+            _add_end(message, sequence)
+    for stream_id, error in refused.items():
+        message.deltas.add(stream_id=stream_id, error=to_detail(error))
+    return message
+
+
+def _add_end(message: inference_pb2.SessionResponse, sequence: Sequence) -> None:
+    delta = message.deltas.add(stream_id=sequence.stream_id)
+    if sequence.error is not None:
+        delta.error.CopyFrom(to_detail(sequence.error))
+    else:
+        delta.response.finish_reason = _FINISH[sequence.finish]

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from aegaeon.errors import AegaeonError, ErrorReason, UnavailableError
 from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.cluster import Cluster
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.notices import Notice
@@ -26,13 +27,6 @@ OperationMessage = (
 )
 
 
-class Reader(Protocol):
-    """Whoever takes a sequence's tokens."""
-
-    def wake(self, sequence: Sequence) -> None:
-        """The sequence has something to take; must not block."""
-
-
 class Driver:
     """Single-threaded owner of the core; everything runs on one event loop."""
 
@@ -44,8 +38,8 @@ class Driver:
         #: Adds up to Unix time with the monotonic time that the core sees.
         self.unix_offset_ns = time.time_ns() - time.monotonic_ns()
         self._links: dict[int, WorkerLink] = {}
-        #: Who takes the tokens of a request, by its id.
-        self.readers: dict[int, Reader] = {}
+        #: What tells the reader of a backlog that it has something to take.
+        self.readers: dict[Backlog, Callable[[], None]] = {}
         self._operations: dict[int, asyncio.Queue[OperationMessage]] = {}
         self._last_operation_id = 0
         self._listeners: list[Callable[[Notice], None]] = []
@@ -67,18 +61,27 @@ class Driver:
         """Let the core handle an event now."""
         self._execute(self.cluster.handle(event, time.monotonic_ns()))
 
-    def submit(self, request: GenerationRequest, reader: Reader) -> Sequence:
-        """Accept a request for ``reader``; raises the `AegaeonError` that refuses it."""
+    def open_backlog(self, wake: Callable[[], None]) -> Backlog:
+        """A backlog for `submit`. Once there is something in it, ``wake`` is called, once until
+        everything has been taken; it must not block."""
+        backlog = Backlog()
+        self.readers[backlog] = wake
+        return backlog
+
+    def close_backlog(self, backlog: Backlog) -> None:
+        """The reader has gone away, or has taken all it wanted."""
+        self.readers.pop(backlog, None)
+
+    def submit(self, request: GenerationRequest, backlog: Backlog) -> Sequence:
+        """Accept a request; raises the `AegaeonError` that refuses it."""
         if self.closing:
             raise shutting_down()
-        sequence, following = self.cluster.submit(request, time.monotonic_ns())
-        self.readers[sequence.sequence_id] = reader
+        sequence, following = self.cluster.submit(request, backlog, time.monotonic_ns())
         self._execute(following)
         return sequence
 
     def release(self, sequence: Sequence) -> None:
-        """The reader is done with a sequence or has gone away: free it wherever it is."""
-        self.readers.pop(sequence.sequence_id, None)
+        """Nobody wants the rest of a sequence: free it wherever it is."""
         if not sequence.ended:
             self.apply(events.CancelRequested(sequence.sequence_id))
 
@@ -86,10 +89,11 @@ class Driver:
         """End a sequence at its caller's wish; its reader still gets the end."""
         self.apply(events.CancelRequested(sequence.sequence_id))
 
-    def caught_up(self, sequence: Sequence) -> None:
+    def caught_up(self, backlog: Backlog) -> None:
         """What a reader took has been written."""
-        if sequence.paused:
-            self.apply(events.ReaderCaughtUp(sequence.sequence_id))
+        for sequence in list(backlog.paused.values()):
+            if not sequence.unread:
+                self.apply(events.ReaderCaughtUp(sequence.sequence_id))
 
     def connect(self, link: WorkerLink) -> None:
         """Send commands of the link's epoch to it from now on."""
@@ -147,12 +151,11 @@ class Driver:
     def _execute(self, following: list[commands.Command]) -> None:
         for command in following:
             match command:
-                case commands.Deliver(sequences=sequences):
-                    readers = self.readers
-                    for sequence in sequences:
-                        reader = readers.get(sequence.sequence_id)
-                        if reader is not None:
-                            reader.wake(sequence)
+                case commands.Deliver(backlogs=backlogs):
+                    for backlog in backlogs:
+                        wake = self.readers.get(backlog)
+                        if wake is not None:
+                            wake()
                 case commands.Publish(notice=notice):
                     for listener in self._listeners:
                         listener(notice)

@@ -9,21 +9,10 @@ from typing import Any
 from aegaeon.errors import AegaeonError
 from aegaeon.rpc.status import abort
 from aegaeon.v1 import inference_pb2, inference_pb2_grpc
-from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.service.convert import generation_request
-from aegaeon_scheduler.service.deltas import fill
+from aegaeon_scheduler.service.deltas import generate_response
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.session import Session
-
-
-class _Bell:
-    """Reader of a single sequence."""
-
-    def __init__(self) -> None:
-        self.rung = asyncio.Event()
-
-    def wake(self, sequence: Sequence) -> None:
-        self.rung.set()
 
 
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
@@ -36,24 +25,28 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GenerateRequest, context: Any
     ) -> None:
         """Stream one request; a slow reader gets fewer, larger messages."""
-        bell = _Bell()
+        ready = asyncio.Event()
+        backlog = self._driver.open_backlog(ready.set)
         try:
-            sequence = self._driver.submit(generation_request(request), bell)
+            sequence = self._driver.submit(generation_request(request), backlog)
         except AegaeonError as error:
+            self._driver.close_backlog(backlog)
             await abort(context, error)
         try:
-            while sequence.error is None:
-                await bell.rung.wait()
-                bell.rung.clear()
-                message = inference_pb2.GenerateResponse()
-                fill(message, sequence, self._driver.unix_offset_ns)
-                if message.token_ids or message.finish_reason:
-                    await context.write(message)
-                if message.finish_reason:
-                    return
-                self._driver.caught_up(sequence)
-            await abort(context, sequence.error)
+            while True:
+                await ready.wait()
+                ready.clear()
+                while (parcel := backlog.take()) is not None:
+                    message = generate_response(parcel, self._driver.unix_offset_ns)
+                    if message.token_ids or message.finish_reason:
+                        await context.write(message)
+                    if sequence.error is not None:
+                        await abort(context, sequence.error)
+                    if message.finish_reason:
+                        return
+                    self._driver.caught_up(backlog)
         finally:
+            self._driver.close_backlog(backlog)
             self._driver.release(sequence)
 
     async def Session(  # type: ignore[override]  # noqa: N802
@@ -61,7 +54,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         request_iterator: AsyncIterator[inference_pb2.SessionRequest],
         context: Any,
     ) -> None:
-        """Carry many requests; deltas of all of them share messages."""
+        """Carry many requests; the tokens of all of them share messages."""
         session = Session(self._driver)
         try:
             await session.run(request_iterator, context.write)

@@ -1,55 +1,42 @@
-"""One session: many requests over one stream, with the deltas of all of them batched."""
+"""One session: many requests over one stream, with the tokens of all of them batched."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from itertools import islice
 
 from aegaeon.errors import AegaeonError, InvalidRequestError
-from aegaeon.rpc.status import to_detail
 from aegaeon.v1 import inference_pb2
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.service.convert import generation_request
-from aegaeon_scheduler.service.deltas import fill
+from aegaeon_scheduler.service.deltas import session_response
 from aegaeon_scheduler.service.driver import Driver, shutting_down
 
-#: Deltas in one message at most: with full backlogs still well below the message limit.
-_MAX_DELTAS = 512
+#: Refusals in one message at most; with long errors still well below the message limit.
+_MAX_REFUSALS = 512
+#: Ends that the client has not read at which no further request is taken in, since what belongs to
+#: an ended request counts against no other limit.
+_MAX_UNREAD_ENDS = 4_096
 
 Write = Callable[[inference_pb2.SessionResponse], Awaitable[None]]
 
 
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """A request of the session; without a sequence it has been refused with ``error``."""
-
-    stream_id: int
-    sequence: Sequence | None = None
-    error: AegaeonError | None = None
-
-
 class Session:
-    """Reads submissions and writes deltas at the same time."""
+    """Reads submissions and writes what is new at the same time."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         #: Open requests by the client's id.
-        self._open: dict[int, _Stream] = {}
-        #: The same, by the core's id.
-        self._by_sequence: dict[int, _Stream] = {}
-        #: Have something to write, in the order in which it came up.
-        self._pending: dict[int, _Stream] = {}
+        self._open: dict[int, Sequence] = {}
+        #: Requests that were not accepted, by the client's id, until it has been told.
+        self._refused: dict[int, AegaeonError] = {}
         self._ready = asyncio.Event()
+        #: Set by every message that has been written.
+        self._written = asyncio.Event()
+        self._backlog = driver.open_backlog(self._ready.set)
         self._intake: asyncio.Task[None] | None = None
         self._ignore_closing = driver.on_closing(self._ready.set)
-
-    def wake(self, sequence: Sequence) -> None:
-        """See `driver.Reader`."""
-        stream = self._by_sequence.get(sequence.sequence_id)
-        if stream is not None:  # else it ended while being submitted, see `_submit`
-            self._pending[stream.stream_id] = stream
-            self._ready.set()
 
     async def run(
         self, requests: AsyncIterator[inference_pb2.SessionRequest], write: Write
@@ -60,11 +47,10 @@ class Session:
         while True:
             await self._ready.wait()
             self._ready.clear()
-            while self._pending:
-                await self._flush(write)
+            await self._flush(write)
             if self._intake.done():
                 self._intake.result()  # a broken rule of the contract ends the session
-                if not self._open:
+                if not self._open and not self._refused:
                     return
             if self._driver.closing and not self._open:
                 raise shutting_down()
@@ -72,67 +58,50 @@ class Session:
     def close(self) -> None:
         """Cancel whatever is still open."""
         self._ignore_closing()
+        self._driver.close_backlog(self._backlog)
         if self._intake is not None:
             self._intake.cancel()
-        for stream in list(self._open.values()):
-            self._forget(stream)
+        for sequence in self._open.values():
+            self._driver.release(sequence)
+        self._open.clear()
 
     async def _read(self, requests: AsyncIterator[inference_pb2.SessionRequest]) -> None:
         async for message in requests:
             kind = message.WhichOneof("message")
             if kind == "submit":
+                while len(self._refused) + self._backlog.ends >= _MAX_UNREAD_ENDS:
+                    self._written.clear()
+                    await self._written.wait()
                 self._submit(message.submit)
             elif kind == "cancel":
-                stream = self._open.get(message.cancel.stream_id)
-                if stream is not None and stream.sequence is not None:
-                    self._driver.cancel(stream.sequence)
+                sequence = self._open.get(message.cancel.stream_id)
+                if sequence is not None:
+                    self._driver.cancel(sequence)
 
     def _submit(self, submit: inference_pb2.SessionSubmit) -> None:
         stream_id = submit.stream_id
-        if stream_id in self._open:
+        if stream_id in self._open or stream_id in self._refused:
             raise InvalidRequestError(
                 f"stream_id {stream_id} belongs to an open request of this session; choose another",
                 metadata={"field": "stream_id", "value": stream_id},
             )
-        stream = self._open[stream_id] = _Stream(stream_id)
         try:
-            request = generation_request(submit.request, submit.timeout_ns)
-            stream.sequence = self._driver.submit(request, self)
+            request = generation_request(submit.request, submit.timeout_ns, stream_id)
+            self._open[stream_id] = self._driver.submit(request, self._backlog)
         except AegaeonError as error:
-            stream.error = error
-        else:
-            self._by_sequence[stream.sequence.sequence_id] = stream
-            if not stream.sequence.dirty:
-                return
-        self._pending[stream_id] = stream
-        self._ready.set()
+            self._refused[stream_id] = error
+            self._ready.set()
 
     async def _flush(self, write: Write) -> None:
-        """Write one message with everything pending, up to the limit."""
-        message = inference_pb2.SessionResponse()
-        taken: list[_Stream] = []
-        for stream_id in list(self._pending)[:_MAX_DELTAS]:
-            stream = self._pending.pop(stream_id)
-            taken.append(stream)
-            self._add_delta(message, stream)
-        await write(message)
-        for stream in taken:
-            if stream.sequence is not None:
-                self._driver.caught_up(stream.sequence)
-
-    def _add_delta(self, message: inference_pb2.SessionResponse, stream: _Stream) -> None:
-        delta = message.deltas.add(stream_id=stream.stream_id)
-        error = stream.error
-        if stream.sequence is not None:
-            fill(delta.response, stream.sequence, self._driver.unix_offset_ns)
-            error = stream.sequence.error
-        if error is not None:
-            delta.error.CopyFrom(to_detail(error))
-        if stream.sequence is None or stream.sequence.ended:
-            self._forget(stream)
-
-    def _forget(self, stream: _Stream) -> None:
-        del self._open[stream.stream_id]
-        if stream.sequence is not None:
-            self._by_sequence.pop(stream.sequence.sequence_id, None)
-            self._driver.release(stream.sequence)
+        """Write everything that there is."""
+        while (parcel := self._backlog.take()) is not None or self._refused:
+            refused = dict(islice(self._refused.items(), _MAX_REFUSALS))
+            message = session_response(parcel, refused, self._driver.unix_offset_ns)
+            # Their ids may be used again once the client has read this.
+            for stream_id in refused:
+                del self._refused[stream_id]
+            for sequence in parcel.ended if parcel is not None else ():
+                del self._open[sequence.stream_id]
+            await write(message)
+            self._written.set()
+            self._driver.caught_up(self._backlog)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.cluster import Cluster
 from aegaeon_scheduler.core.values import GenerationRequest, ModelFacts, ModelSpec, RequestedStop
 from aegaeon_scheduler.simulator.catalog import ModelShape
@@ -21,6 +22,7 @@ class CoreController:
     def __init__(self, cluster: Cluster, machines: Machines) -> None:
         self.cluster = cluster
         self._shapes = machines.shapes
+        self._backlog = Backlog()
         for worker in machines.workers():
             self._settle(events.WorkerRegistered(worker.epoch, worker.identity))
             self._settle(events.WorkerReady(worker.epoch, ()))
@@ -34,7 +36,7 @@ class CoreController:
             arrival.model, "", prompt, (), RequestedStop(arrival.output_tokens, ignore_eos=True)
         )
         try:
-            sequence, following = self.cluster.submit(request, now_ns)
+            sequence, following = self.cluster.submit(request, self._backlog, now_ns)
         except AegaeonError:
             return 0, []
         return sequence.handle, list(following)

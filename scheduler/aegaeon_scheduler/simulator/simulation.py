@@ -80,9 +80,10 @@ class Simulation:
             match command:
                 case commands.Publish():
                     continue
-                case commands.Deliver(sequences=sequences):
-                    for sequence in sequences:
-                        sequence.take()
+                case commands.Deliver(backlogs=backlogs):
+                    for backlog in backlogs:
+                        while backlog.take():
+                            pass
                     continue
                 case HandOver(epoch=epoch, handle=handle, target=target):
                     self._workers[target].adopt(self._workers[epoch].release(handle))
