@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
+from aegaeon.cli.plan import plan
 from aegaeon.cli.simulate import simulate
 from aegaeon.errors import AegaeonError
 
@@ -17,14 +18,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(simulate)
+app.command()(plan)
 
 #: What typer raises for wrong usage; typer has no public name for this base class.
 _USAGE_ERROR = typer.BadParameter.__mro__[2]
-
-
-@app.callback()
-def _root() -> None:
-    """Keep subcommands, even while there is only one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

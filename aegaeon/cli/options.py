@@ -32,7 +32,30 @@ Workloads = Annotated[
     typer.Option("--workload", help="CSV file or name of a shipped workload; may be repeated."),
 ]
 ModelCounts = Annotated[str, typer.Option(help="Numbers of models, comma-separated.")]
+ModelCount = Annotated[int, typer.Option(help="Number of models.")]
+Rate = Annotated[float, typer.Option(help="Requests/s of each model.")]
 Rates = Annotated[str, typer.Option(help="Requests/s per model, comma-separated.")]
+Workload = Annotated[
+    str | None, typer.Option(help="CSV file or name of a shipped workload, replayed as it is.")
+]
+InputTokens = Annotated[
+    float | None, typer.Option(help="Mean prompt length.", show_default="that of --lengths")
+]
+OutputTokens = Annotated[
+    float | None, typer.Option(help="Mean output length.", show_default="that of --lengths")
+]
+EnginesPerNode = Annotated[int, typer.Option(help="Devices that a machine can hold.")]
+MostEngines = Annotated[int, typer.Option("--max-engines", help="More are not tried.")]
+Targets = Annotated[str, typer.Option(help="Shares of deadlines to hold, comma-separated.")]
+PlanSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds",
+        help="Length of a drawn workload.",
+        show_default="60, or what 300 requests take if that is longer",
+    ),
+]
+Seeds = Annotated[int, typer.Option(help="Workloads drawn; results are their mean and range.")]
 Seconds = Annotated[float, typer.Option(help="Length of a drawn workload.")]
 Seed = Annotated[int, typer.Option(help="Of drawn arrivals.")]
 Lengths = Annotated[str, typer.Option(help="Workload, by name or file, whose lengths are drawn.")]

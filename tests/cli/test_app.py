@@ -16,7 +16,7 @@ def test_help_names_every_subcommand(
 ) -> None:
     assert main(arguments) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in ("simulate",))
+    assert all(name in out for name in ("plan", "simulate"))
 
 
 def test_an_unknown_subcommand_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from aegaeon_scheduler.core.values import GenerationRequest, ModelFacts, ModelSp
 from aegaeon_scheduler.simulator.catalog import ModelShape
 from aegaeon_scheduler.simulator.controller import SimulatedCommand
 from aegaeon_scheduler.simulator.machines import Machines
+from aegaeon_scheduler.simulator.objective import Objectives
 from aegaeon_scheduler.simulator.workload import Arrival
 
 _KV_BLOCK_TOKENS = 16
@@ -19,7 +20,7 @@ _MAX_MODEL_LEN = 1 << 20
 class CoreController:
     """A `Cluster` with every engine registered and every model deployed on one node."""
 
-    def __init__(self, cluster: Cluster, machines: Machines) -> None:
+    def __init__(self, cluster: Cluster, machines: Machines, objectives: Objectives) -> None:
         self.cluster = cluster
         self._shapes = machines.shapes
         self._backlog = Backlog()
@@ -27,7 +28,9 @@ class CoreController:
             self._settle(events.WorkerRegistered(worker.epoch, worker.identity))
             self._settle(events.WorkerReady(worker.epoch, ()))
         for operation, name in enumerate(machines.shapes):
-            self._settle(events.DeployRequested(operation, ModelSpec(name, name), 1, ()))
+            slo = objectives.of(name)
+            spec = ModelSpec(name, name, ttft_slo_ns=slo.ttft_ns, tpot_slo_ns=slo.tpot_ns)
+            self._settle(events.DeployRequested(operation, spec, 1, ()))
 
     def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[SimulatedCommand]]:
         """See `Controller`."""

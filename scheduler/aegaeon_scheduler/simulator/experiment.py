@@ -13,7 +13,13 @@ from aegaeon_scheduler.simulator.catalog import (
     ModelShape,
     read_shapes,
 )
-from aegaeon_scheduler.simulator.demand import Lengths, lengths_of, same_traffic
+from aegaeon_scheduler.simulator.demand import (
+    Lengths,
+    Traffic,
+    lengths_of,
+    same_traffic,
+    scale_lengths,
+)
 from aegaeon_scheduler.simulator.errors import InputError
 from aegaeon_scheduler.simulator.mix import read_mix
 from aegaeon_scheduler.simulator.objective import Objective
@@ -24,6 +30,9 @@ from aegaeon_scheduler.simulator.workload import find_workload, read_workload
 MODELS = "models"
 RATE = "requests/s per model"
 SCALE = "multiple of the mix's rates"
+
+_LEAST_SECONDS = 60.0
+_LEAST_REQUESTS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +78,13 @@ def find_shapes(names: str, device: Device) -> list[ModelShape]:
     return read_shapes(device, names.split(",") if names else TESTBED_MODELS)
 
 
-def find_lengths(workload: str) -> Lengths:
-    """Lengths of a workload, by name or path."""
-    return lengths_of(read_workload(find_workload(workload)))
+def find_lengths(
+    workload: str, input_mean: float | None = None, output_mean: float | None = None
+) -> Lengths:
+    """Lengths of a workload, by name or path, stretched to other means if there are any."""
+    return scale_lengths(
+        lengths_of(read_workload(find_workload(workload))), input_mean, output_mean
+    )
 
 
 def replayed(names: Items[str], shapes: Items[ModelShape], objective: Objective) -> Experiment:
@@ -114,6 +127,19 @@ class EqualModels:
             self.seconds,
             self.seed,
         )
+
+
+def repeated(demand: Items[Traffic], seconds: float | None, seeds: int) -> list[Scenario]:
+    """The same demand, drawn several times; without ``seconds``, for 60 s or some 300 requests."""
+    if seeds < 1:
+        raise InputError(f"there are {seeds} seeds; at least 1 is needed")
+    if seconds is None:
+        rate = sum(traffic.rate for traffic in demand)
+        seconds = max(_LEAST_SECONDS, _LEAST_REQUESTS / rate) if rate > 0 else _LEAST_SECONDS
+    return [
+        Scenario.drawn(f"draw {seed}", len(demand), demand, seconds, seed)
+        for seed in range(1, seeds + 1)
+    ]
 
 
 def mixed(path: Path, device: Device, scales: str, seconds: float, seed: int) -> Experiment:

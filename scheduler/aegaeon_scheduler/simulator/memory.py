@@ -40,12 +40,14 @@ class DevicePool:
     #: The model whose weights are being prefetched, and since when.
     fetching: str = ""
     fetching_since_ns: int = 0
+    #: Bytes reserved for the KV of a model, and the sums over all models.
+    _kv_bytes: dict[str, int] = field(default_factory=dict)
+    _all_kv_bytes: int = 0
+    _all_weight_bytes: int = 0
 
     def used_bytes(self) -> int:
         """Everything on the device."""
-        return sum(shape.packed_bytes for shape in self.weights.values()) + sum(
-            map(self._kv_bytes, self.kv)
-        )
+        return self._all_weight_bytes + self._all_kv_bytes
 
     def switch(self, shape: ModelShape, now_ns: int) -> int:
         """Make room for a model's weights; returns the bytes that still have to be copied."""
@@ -56,11 +58,12 @@ class DevicePool:
             if self.fetching == shape.name:
                 missing = left
             elif left:  # half of the weights are of no use to anybody
-                del self.weights[self.fetching]
+                self._drop_weights(self.fetching)
             self.fetching = ""
-        self.weights.pop(shape.name, None)
+        self._drop_weights(shape.name)
         self._make_room(shape.packed_bytes, spared=shape.name)
         self.weights[shape.name] = shape  # last: most recently used
+        self._all_weight_bytes += shape.packed_bytes
         return missing
 
     def fit(
@@ -75,20 +78,25 @@ class DevicePool:
             last = running.pop()
             needed -= last.kv_bytes
             last.on_device = False
+        # Others of the model, in no turn now, go to host memory: the room is for these.
+        now = {sequence.handle: sequence for sequence in running}
+        for handle, other in self.kv.get(shape.name, {}).items():
+            other.on_device = handle in now
         moved = 0
         for sequence in running:
             sequence.reserved = sequence.computed + sequence.pending
             if not sequence.on_device:
                 sequence.on_device = True
                 moved += sequence.computed * shape.kv_token_bytes
-        self.kv[shape.name] = {sequence.handle: sequence for sequence in running}
+        self.kv[shape.name] = now
+        self._set_kv_bytes(shape.name, needed)
         return running, moved
 
     def prefetch(self, shape: ModelShape, running: str, now_ns: int) -> None:
         """Begin to copy the next model's weights, over idle weights only and never over KV."""
         if self.fetching or shape.name in self.weights or not self.device.prefetch:
             return
-        spared = self.weights[running].packed_bytes + sum(map(self._kv_bytes, self.kv))
+        spared = self.weights[running].packed_bytes + self._all_kv_bytes
         if spared + shape.packed_bytes > self.device.pool_bytes:
             return
         free = self.device.pool_bytes - self.used_bytes()
@@ -96,17 +104,19 @@ class DevicePool:
             if free >= shape.packed_bytes:
                 break
             if name != running:
-                free += self.weights.pop(name).packed_bytes
+                free += self._drop_weights(name)
         # In front: the turn's own growth comes first.
         self.weights = {shape.name: shape, **self.weights}
+        self._all_weight_bytes += shape.packed_bytes
         self.fetching, self.fetching_since_ns = shape.name, now_ns
 
     def forget(self, sequence: SimulatedSequence) -> None:
         """A sequence ended or left the worker."""
         sequence.on_device = False
         held = self.kv.get(sequence.shape.name)
-        if held is not None:
-            held.pop(sequence.handle, None)
+        if held is not None and held.pop(sequence.handle, None) is not None:
+            freed = sequence.reserved * sequence.shape.kv_token_bytes
+            self._set_kv_bytes(sequence.shape.name, self._kv_bytes[sequence.shape.name] - freed)
 
     def _make_room(self, needed: int, spared: str) -> None:
         """Evict other models' weights and KV, least recently used first, until it fits."""
@@ -118,21 +128,22 @@ class DevicePool:
                 continue
             for sequence in self.kv.pop(name, {}).values():
                 sequence.on_device = False
-            self.weights.pop(name, None)
+            self._set_kv_bytes(name, 0)
+            self._drop_weights(name)
             if self.fetching == name:
                 self.fetching = ""
             others = self._others(spared)
 
     def _others(self, spared: str) -> int:
-        total = 0
-        for name, shape in self.weights.items():
-            if name != spared:
-                total += shape.packed_bytes
-        for name in self.kv:
-            if name != spared:
-                total += self._kv_bytes(name)
-        return total
+        kept = self.weights[spared].packed_bytes if spared in self.weights else 0
+        return self.used_bytes() - kept - self._kv_bytes.get(spared, 0)
 
-    def _kv_bytes(self, model: str) -> int:
-        held = self.kv[model].values()
-        return sum([sequence.reserved * sequence.shape.kv_token_bytes for sequence in held])
+    def _drop_weights(self, model: str) -> int:
+        shape = self.weights.pop(model, None)
+        freed = shape.packed_bytes if shape is not None else 0
+        self._all_weight_bytes -= freed
+        return freed
+
+    def _set_kv_bytes(self, model: str, size: int) -> None:
+        self._all_kv_bytes += size - self._kv_bytes.get(model, 0)
+        self._kv_bytes[model] = size

@@ -13,7 +13,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 176, 28, 60
 _END = _WIDTH - _RIGHT
 #: Told apart by most colour-blind readers, and visible on white and on black.
 _COLORS = ("#0a7cc4", "#d9630f", "#0f9d76", "#c45fa0", "#b58900", "#7f7f7f", "#4fa3d9", "#8d6bc9")
-_DASHES = ("", "8 3", "2 3", "10 3 2 3", "5 2", "1 4", "12 4", "4 4")
+_DASHES = ("none", "8 3", "2 3", "10 3 2 3", "5 2", "1 4", "12 4", "4 4")
 _STYLE = """
 .back{fill:#ffffff}.ink{fill:#1f2328}.axis{stroke:#1f2328}.grid{stroke:#d8dee4}
 .mark{stroke:#6e7781;stroke-dasharray:3 4}
@@ -75,7 +75,8 @@ class Chart:
                     f"{share:.0%}</text>"
                 )
         parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{_y(0):.1f}"/>')
-        for tick in _ticks(*self._span()):
+        whole = all(x == int(x) for line in self.lines.values() for x, _ in line)
+        for tick in _ticks(*self._span(), least=1.0 if whole else 0.0):
             x = self._x(tick)
             parts.append(
                 f'<path class="axis" d="M{x:.1f} {_y(0):.1f}v5"/>'
@@ -127,11 +128,11 @@ def _y(share: float) -> float:
     return _TOP + (1 - share) * (_HEIGHT - _TOP - _BOTTOM)
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers from low to high, at most ten."""
+def _ticks(low: float, high: float, least: float) -> list[float]:
+    """Round numbers from low to high, at most ten, at least ``least`` apart."""
     if high <= low:
         return [low]
-    rough = (high - low) / 9
+    rough = max(least, (high - low) / 9)
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
     first = math.ceil(low / step - 1e-9)

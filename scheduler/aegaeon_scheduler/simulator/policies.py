@@ -29,7 +29,7 @@ def _core(policy: SchedulingPolicy, machines: Machines, objectives: Objectives) 
         ttft_slo_ns=objectives.common.ttft_ns,
         tpot_slo_ns=objectives.common.tpot_ns,
     )
-    return CoreController(Cluster(config), machines)
+    return CoreController(Cluster(config), machines, objectives)
 
 
 def _published(machines: Machines, objectives: Objectives) -> Controller:

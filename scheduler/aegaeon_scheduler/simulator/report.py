@@ -6,6 +6,8 @@ import csv
 from collections.abc import Sequence as Items
 from pathlib import Path
 
+from aegaeon_scheduler.simulator.picture import Chart
+from aegaeon_scheduler.simulator.planner import Plan
 from aegaeon_scheduler.simulator.results import SimulationResult
 from aegaeon_scheduler.simulator.sweep import Point
 
@@ -86,3 +88,32 @@ def describe(point: Point) -> dict[str, str | float | int]:
             "processor_seconds": round(point.seconds, 2),
         }
     return found
+
+
+def write_plan(path: Path, plans: Items[Plan]) -> None:
+    """One CSV row per policy and number of engines."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow(
+            ("policy", "engines", "nodes", "mean", "lowest", "highest", "busy", "switching")
+        )
+        for plan in plans:
+            for sample in plan.samples:
+                shares = (sample.mean, sample.lowest, sample.highest, sample.busy, sample.switching)
+                counts = (plan.policy, sample.engines, sample.nodes)
+                out.writerow([*counts, *(f"{share:.4f}" for share in shares)])
+
+
+def plan_chart(plans: Items[Plan]) -> Chart:
+    """Attainment against engines, with the range of the draws, the targets and the first knee."""
+    first = plans[0]
+    return Chart(
+        {plan.policy: [(sample.engines, sample.mean) for sample in plan.samples] for plan in plans},
+        "engines",
+        targets=[need.target for need in first.needs],
+        bands={
+            plan.policy: [(each.engines, each.lowest, each.highest) for each in plan.samples]
+            for plan in plans
+        },
+        marks={} if first.knee is None else {first.knee: f"knee of {first.policy}: {first.knee}"},
+    )

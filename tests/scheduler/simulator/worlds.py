@@ -45,6 +45,9 @@ class Auditor:
         for worker in self._workers:
             used, room = worker.pool.used_bytes(), worker.pool.device.pool_bytes
             assert used <= room, f"{used} of {room} bytes in use at {now_ns}"
+            kept = sum(shape.packed_bytes for shape in worker.pool.weights.values())
+            held = [s for held in worker.pool.kv.values() for s in held.values()]
+            assert used == kept + sum(s.reserved * s.shape.kv_token_bytes for s in held)
         if isinstance(self._inner, CoreController):
             assert self._inner.cluster.audit() == []
         return following
