@@ -115,7 +115,7 @@ def test_host_memory_is_pinned_in_pieces_and_no_copy_crosses_two(
     near.copy_(torch.arange(2 * CHUNK) % 251)
     device.copy_in(target, 0, near)
     assert driver.calls["cuMemcpyHtoDAsync"] == 2
-    device.mark().wait()
+    device.mark(LANE).wait()
     assert torch.equal(target.tensor(0, torch.uint8, (2 * CHUNK,)), near)
     device.synchronize(LANE)
     device.unpin_host(host.data_ptr())
@@ -135,7 +135,7 @@ def test_memory_that_cannot_be_pinned_is_copied_all_the_same(
     source = host[-CHUNK:]
     source.fill_(9)
     device.copy_in(target, 0, source)
-    device.mark().wait()
+    device.mark(LANE).wait()
     assert target.tensor(0, torch.uint8, (CHUNK,)).unique().tolist() == [9]
     device.synchronize(LANE)
     device.unpin_host(host.data_ptr())

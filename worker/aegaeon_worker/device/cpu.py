@@ -167,7 +167,7 @@ class CpuDevice:
     def fence_compute(self) -> None:
         """Nothing is outstanding."""
 
-    def mark(self) -> _DoneMark:
+    def mark(self, lane: CopyLane) -> _DoneMark:
         """A mark after every copy so far."""
         return _DoneMark()
 

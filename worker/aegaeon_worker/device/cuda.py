@@ -133,9 +133,13 @@ class CudaDevice:
         for host, nbytes in self.pins.split(data.data_ptr(), data.nbytes):
             self._driver.copy_out(host, host + shift, nbytes, self._out)
 
-    def mark(self) -> CudaMark:
-        """A mark after every copy of weights that was queued so far."""
-        mark = CudaMark(self._driver, self._in[CopyLane.WEIGHTS])
+    def mark(self, lane: CopyLane) -> CudaMark:
+        """A mark after every copy of the lane that was queued so far."""
+        stream = self._in[lane]
+        if lane is CopyLane.KV:  # which has copies in both directions
+            CudaMark(self._driver, stream).hold(self._out)
+            stream = self._out
+        mark = CudaMark(self._driver, stream)
         self._marks.add(mark)
         return mark
 

@@ -58,7 +58,7 @@ class VirtualRange(Protocol):
 
 
 class CopyMark(Protocol):
-    """A point in the queue of copies of weights."""
+    """A point in the queue of a lane's copies."""
 
     @property
     def done(self) -> bool:
@@ -130,8 +130,8 @@ class Device(HostPinning, Protocol):
         ``target`` holds the bytes after ``synchronize``.
         """
 
-    def mark(self) -> CopyMark:
-        """A mark after every copy of weights that was queued so far."""
+    def mark(self, lane: CopyLane) -> CopyMark:
+        """A mark after every copy of the lane that was queued so far."""
 
     def synchronize(self, lane: CopyLane) -> None:
         """Block until a lane's copies, and all compute queued by this thread, are done.

@@ -164,7 +164,7 @@ class ResidentWeights:
         assert self._file is not None
         self._map_until(end)
         self._device.copy_in(self._range, start, self._file.data[start:end])
-        self.gate.hold(group, self._device.mark())
+        self.gate.hold(group, self._device.mark(CopyLane.WEIGHTS))
         return end - start
 
     def _open(self) -> None:
