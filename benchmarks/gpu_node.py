@@ -100,7 +100,7 @@ class GpuNode:
             lambda: self.cache.acquire(name, f"{name}-{seed}-{layout.nbytes}", layout, fill),
         )
         weights.pin()
-        return self.memory.add_model(weights, shape)
+        return self.memory.add_model(weights, shape, f"{name}-{seed}")
 
     def check_weights(self, model: ModelMemory, seed: int) -> None:
         """Every byte on the device is the packed file's."""

@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 
 from aegaeon_worker.kv.host_slabs import HostSlabs
+from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.kv.model_memory import ModelMemory
+from aegaeon_worker.kv.place import KvPlace
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.layout import TensorSpec, WeightLayout
@@ -39,13 +41,14 @@ class Harness:
         num_slabs: int = 16,
         slab_nbytes: int = 2 << 20,
         kind: str = "cpu",
+        slab_dir: Path | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         root = Path(self._folder.name)
         self._opened = opened(kind, num_chunks)
         self.device = self._opened.__enter__()
         self.cache = WeightCache(root, 64 << 20, self.device)
-        self.slabs = HostSlabs(root, num_slabs, slab_nbytes, self.device)
+        self.slabs = HostSlabs(slab_dir or root, num_slabs, slab_nbytes, self.device)
         self.memory = MemoryManager(self.device, self.slabs)
         self.models: dict[str, ModelMemory] = {}
         for name, shape in shapes.items():
@@ -59,7 +62,7 @@ class Harness:
         weights = ResidentWeights(
             self.device, name, LAYOUT, lambda: self.cache.acquire(name, fingerprint, LAYOUT, fill)
         )
-        self.models[name] = self.memory.add_model(weights, shape)
+        self.models[name] = self.memory.add_model(weights, shape, fingerprint)
 
     def start(self, sequence: int, model: str, tokens: int = 0) -> None:
         """Add a sequence and, in a turn of its own, ``tokens`` tokens of KV."""
@@ -68,6 +71,23 @@ class Harness:
         if tokens:
             assert self.memory.activate(model, [(sequence, tokens)]) == [sequence]
             self.append(sequence, model, tokens)
+
+    def hand_off(self, sequence: int) -> KvPlace:
+        """Leave a sequence to another worker and wait until it may be read."""
+        self.memory.hand_off([sequence])
+        [done] = self.memory.hand_offs.finish(wait=True)
+        assert done.sequence == sequence
+        return done.place
+
+    def receive(self, sequence: int, model: str, place: KvPlace, room: int = 20) -> Imported:
+        """Go on with another worker's sequence in a turn of its own, with room for more tokens."""
+        self.memory.add_sequence(sequence, model, place)
+        assert self.memory.activate(model, [(sequence, place.num_tokens + room)]) == [sequence]
+        [imported] = self.memory.take_imports()
+        assert imported.sequence == sequence
+        assert imported.num_tokens == self.memory.stored_tokens(sequence)
+        self.check_kv(sequence, model)
+        return imported
 
     def append(self, sequence: int, model: str, tokens: int) -> None:
         """Write the KV of further tokens into blocks that are there."""

@@ -129,7 +129,7 @@ class ModelTable:
         try:
             # A model that is deployed stays in the host cache until it is undeployed.
             weights.pin()
-            model = self._memory.add_model(weights, served.kv_shape)
+            model = self._memory.add_model(weights, served.kv_shape, prepared.facts.fingerprint)
         except BaseException:
             weights.close()
             raise

@@ -8,8 +8,7 @@ import logging
 import mmap
 import os
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -18,6 +17,8 @@ from aegaeon_worker.device import libc
 from aegaeon_worker.device.host_memory import tensor_at
 from aegaeon_worker.device.interface import HostPinning
 from aegaeon_worker.kv.errors import KvMemoryError, OutOfHostBlocks
+from aegaeon_worker.kv.place import BlockRun, HostBlock, KvPlace, runs_of
+from aegaeon_worker.kv.stamps import BlockStamps
 from aegaeon_worker.weights.errors import SharedMemoryFull
 from aegaeon_worker.weights.space import allocate, allocated_nbytes, require_room
 
@@ -26,14 +27,6 @@ _logger = logging.getLogger(__name__)
 _PURPOSE = "the KV slabs' budget"
 #: A slab's memory is allocated in steps: zeroing all of it at once would stall a turn.
 _STEP_NBYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class HostBlock:
-    """A block's place: ``index`` counts blocks from the start of the slab."""
-
-    slab: int
-    index: int
 
 
 class _Slab:
@@ -48,6 +41,7 @@ class _Slab:
         self.allocated_nbytes = 0
         self.free = list(range(num_blocks))
         self.used: set[int] = set()
+        self.published: set[int] = set()
 
 
 class HostSlabs:
@@ -57,6 +51,9 @@ class HostSlabs:
     and drops a dead worker's locks, so its slabs are free at once. A slab holds blocks of one size
     and goes back when its last block is freed. Its bytes are allocated before they are touched, so
     a full file system reads as "no room" and kills nobody.
+
+    All workers map all slabs. What an owner publishes, others may copy without asking, as long as
+    they check with ``holds`` before and after that it is still the same; see ``BlockStamps``.
     """
 
     def __init__(
@@ -90,6 +87,7 @@ class HostSlabs:
         except BaseException:
             os.close(self._fd)
             raise
+        self._stamps = BlockStamps(directory)
         self._data = tensor_at(self._address, torch.uint8, (self._nbytes,))
         self._pinning = pinning
         if pinning is not None:
@@ -130,6 +128,8 @@ class HostSlabs:
 
     def give_back(self, blocks: Iterable[HostBlock]) -> None:
         """Free blocks; a slab whose last block is freed goes back to the node."""
+        blocks = list(blocks)
+        self._withdraw(blocks)
         for block in blocks:
             slab = self._slabs.get(block.slab)
             if slab is None or block.index not in slab.used:
@@ -140,11 +140,37 @@ class HostSlabs:
                 del self._slabs[block.slab]
                 self._lock(block.slab, fcntl.F_UNLCK)
 
-    def view(self, first: HostBlock, count: int) -> torch.Tensor:
-        """The bytes of ``count`` consecutive blocks, uint8."""
-        nbytes = self._slabs[first.slab].block_nbytes
-        start = first.slab * self.slab_nbytes + first.index * nbytes
-        return self._data[start : start + count * nbytes]
+    def view(self, first: HostBlock, count: int, block_nbytes: int) -> torch.Tensor:
+        """The bytes of ``count`` consecutive blocks, uint8; to be read only in others' slabs."""
+        start = first.slab * self.slab_nbytes + first.index * block_nbytes
+        return self._data[start : start + count * block_nbytes]
+
+    def publish(self, blocks: Sequence[HostBlock], content: int) -> tuple[BlockRun, ...]:
+        """Let other workers read complete blocks in use, until these are given back.
+
+        ``content`` says what the bytes mean: readers must expect the same. ``OutOfHostBlocks`` if
+        the file system is full.
+        """
+        runs = runs_of(blocks, BlockStamps.new_generation())
+        for run in runs:
+            try:
+                self._stamps.set(run, content)
+            except OSError as error:
+                raise OutOfHostBlocks(f"no room to publish {len(blocks)} KV blocks") from error
+            self._slabs[run.slab].published.update(block.index for block in run.blocks)
+        return runs
+
+    def holds(self, place: KvPlace, content: int) -> bool:
+        """Whether all of the place is published as such at this moment, by any worker.
+
+        Its memory exists then, so that it may be read, and stays readable whatever its owner does.
+        """
+        return all(
+            run.slab < self.num_slabs
+            and (run.first_block + run.num_blocks) * place.block_nbytes <= self.slab_nbytes
+            and self._stamps.match(run, content)
+            for run in place.runs
+        )
 
     def audit(self) -> dict[int, int]:
         """Blocks in use by block size; ``AssertionError`` if a slab's books are wrong."""
@@ -155,6 +181,8 @@ class HostSlabs:
                 raise AssertionError(
                     f"slab {number}: free {sorted(slab.free)}, used {sorted(slab.used)}"
                 )
+            if not slab.published <= slab.used:
+                raise AssertionError(f"slab {number}: published {sorted(slab.published)}")
             used[slab.block_nbytes] = used.get(slab.block_nbytes, 0) + len(slab.used)
         return used
 
@@ -165,6 +193,7 @@ class HostSlabs:
                 self._pinning.unpin_host(address)
         libc.unmap(self._address, self._nbytes)
         os.close(self._fd)
+        self._stamps.close()
         self._slabs.clear()
 
     def _slab_addresses(self) -> range:
@@ -180,6 +209,17 @@ class HostSlabs:
         missing = self._nbytes - allocated_nbytes(self._path)
         require_room(self._directory, _PURPOSE, missing)
         os.ftruncate(self._fd, self._nbytes)
+
+    def _withdraw(self, blocks: Iterable[HostBlock]) -> None:
+        """Let readers of published blocks know before the blocks are handed out again."""
+        published = [
+            block
+            for block in blocks
+            if block.slab in self._slabs and block.index in self._slabs[block.slab].published
+        ]
+        for run in runs_of(published, 0):
+            self._stamps.clear(run)
+            self._slabs[run.slab].published.difference_update(block.index for block in run.blocks)
 
     def _take_from(self, number: int, count: int, taken: list[HostBlock]) -> None:
         slab = self._slabs[number]
@@ -197,6 +237,7 @@ class HostSlabs:
                 if not self._extend(number, slab, block_nbytes):
                     self._lock(number, fcntl.F_UNLCK)
                     return None
+                self._stamps.clear_slab(number)
                 self._slabs[number] = slab
                 return number
         return None

@@ -9,8 +9,12 @@ from typing import NamedTuple
 
 from aegaeon_worker.device.errors import OutOfChunks
 from aegaeon_worker.device.interface import Device
+from aegaeon_worker.kv.eviction import Evict, EvictionOrder
+from aegaeon_worker.kv.hand_offs import HandOffs
 from aegaeon_worker.kv.host_slabs import HostSlabs
+from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.model_memory import ModelMemory
+from aegaeon_worker.kv.place import KvPlace
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.kv.tracked import SequenceEntry, SequenceTable
 from aegaeon_worker.kv.transfers import TransferMeter, Transfers
@@ -33,6 +37,9 @@ class MemoryManager:
     their clean copy in the weight cache); then wanted sequences from the back. When the host
     slabs are full, redundant host copies go first, then the youngest sequences lose their KV:
     ``take_lost`` names them, their ``stored_tokens`` is 0, and they are to be prefilled again.
+
+    KV goes on to other workers of the node by ``hand_off``, and comes from them with
+    ``add_sequence``.
     """
 
     def __init__(self, device: Device, slabs: HostSlabs) -> None:
@@ -40,13 +47,16 @@ class MemoryManager:
         self._slabs = slabs
         self._models: dict[str, ModelMemory] = {}
         self._table = SequenceTable()
+        self._order = EvictionOrder(self._models, self._table)
         self._turn: set[int] = set()
+        self.hand_offs = HandOffs(device, self._table, self.free)
+        """What ``hand_off`` began, and what is held for other workers."""
         self._stamp = 0
         self._meter = TransferMeter()
 
     @property
     def num_sequences(self) -> int:
-        """Sequences that exist, with or without KV."""
+        """Sequences that exist, with or without KV, those held for other workers included."""
         return len(self._table)
 
     @property
@@ -64,15 +74,15 @@ class MemoryManager:
             self._num_free * chunk_nbytes,
         )
 
-    def add_model(self, weights: ResidentWeights, shape: KvShape) -> ModelMemory:
+    def add_model(self, weights: ResidentWeights, shape: KvShape, fingerprint: str) -> ModelMemory:
         """Take over a model's weights and reserve its KV range.
 
-        ``PoolTooSmall`` if the pool cannot hold the weights and one block; ``ValueError`` if the
-        name is taken.
+        ``fingerprint`` is that of the weights. ``PoolTooSmall`` if the pool cannot hold the
+        weights and one block; ``ValueError`` if the name is taken.
         """
         if weights.name in self._models:
             raise ValueError(f"model {weights.name} exists already")
-        model = ModelMemory(self._device, weights, shape, self._slabs, self._meter)
+        model = ModelMemory(self._device, weights, shape, fingerprint, self._slabs, self._meter)
         self._models[model.name] = model
         return model
 
@@ -82,10 +92,14 @@ class MemoryManager:
             self.free(entry.sequence)
         self._models.pop(name).close()
 
-    def add_sequence(self, sequence: int, model: str) -> None:
-        """Start a sequence without KV; arrival order decides who is youngest."""
+    def add_sequence(self, sequence: int, model: str, source: KvPlace | None = None) -> None:
+        """Start a sequence; arrival order decides who is youngest.
+
+        It has no KV, or that which another worker left at ``source``: that counts as stored, and
+        is copied in by the first ``activate`` or ``grow``. ``take_imports`` tells how it went.
+        """
         memory = self._models[model]
-        memory.kv.add(sequence)
+        memory.kv.add(sequence, source)
         self._table.add(sequence, memory)
 
     def free(self, sequence: int) -> None:
@@ -93,6 +107,14 @@ class MemoryManager:
         entry = self._table.pop(sequence)
         self._turn.discard(sequence)
         entry.model.kv.free(sequence)
+
+    def free_all(self) -> None:
+        """End every sequence."""
+        for sequence in list(self._table):
+            self.free(sequence)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._table
 
     def stored_tokens(self, sequence: int) -> int:
         """Tokens whose KV exists, on the device or the host; the others are to be computed."""
@@ -116,9 +138,9 @@ class MemoryManager:
         self._stamp += 1
         model.last_planned = self._stamp
         self._turn = set()
-        outside = self._victims(model, wanted)
+        outside = self._order.outside(model, wanted, self._turn)
         self._make_room(model.missing_chunks(wants), outside)
-        victims = chain(outside, self._from_the_back(wanted))
+        victims = chain(outside, self._order.from_the_back(wanted, self._turn))
         self._place(model.load_weights, victims)
         for entry, (_, capacity) in zip(wanted, wants, strict=True):
             entry.last_planned = self._stamp
@@ -128,6 +150,7 @@ class MemoryManager:
                 if self._turn:
                     break
                 self._bring_in_alone(entry, capacity)
+        model.kv.confirm_imports()
         return [entry.sequence for entry in wanted if entry.sequence in self._turn]
 
     def prefetch(self, name: str) -> None:
@@ -156,7 +179,9 @@ class MemoryManager:
         joined = sequence not in self._turn
         self._turn.add(sequence)
         entry.last_planned = self._stamp
-        if self._place(partial(entry.ensure_capacity, capacity), self._victims(entry.model, [])):
+        victims = self._order.outside(entry.model, [], self._turn)
+        if self._place(partial(entry.ensure_capacity, capacity), victims):
+            entry.model.kv.confirm_imports()
             return True
         if joined:
             self._turn.discard(sequence)
@@ -175,6 +200,18 @@ class MemoryManager:
         """Take a sequence out of the turn and off the device; ``take_lost`` tells if KV is lost."""
         self._turn.discard(sequence)
         self._table.swap_out(self._table[sequence], self._turn)
+
+    def hand_off(self, sequences: Sequence[int]) -> None:
+        """Leave the KV of sequences to other workers of the node; it is not to be used here again.
+
+        Copies are queued; ``hand_offs`` tells when they are complete.
+        """
+        self._turn.difference_update(sequences)
+        self.hand_offs.begin(sequences, self._turn)
+
+    def take_imports(self) -> list[Imported]:
+        """How the copying of other workers' KV went since the last call."""
+        return list(chain(*(m.kv.imports.take_outcomes() for m in self._models.values())))
 
     def take_lost(self) -> list[int]:
         """Sequences that lost their KV since the last call, in that order."""
@@ -201,14 +238,14 @@ class MemoryManager:
         for model in self._models.values():
             model.kv.settle()
 
-    def _make_room(self, needed: int, victims: Iterator[Callable[[], object]]) -> None:
+    def _make_room(self, needed: int, victims: Iterator[Evict]) -> None:
         """Evict in a row, so that one wait covers all copies to the host."""
         while needed > self._num_free and (evict := next(victims, None)) is not None:
             evict()
         if needed > self._device.pool.num_free:
             self._settle()
 
-    def _place(self, attempt: Callable[[], None], victims: Iterator[Callable[[], object]]) -> bool:
+    def _place(self, attempt: Callable[[], None], victims: Iterator[Evict]) -> bool:
         """Evict until ``attempt`` finds room; false if nothing is left to evict."""
         while True:
             try:
@@ -250,31 +287,3 @@ class MemoryManager:
         self._settle()
         entry.ensure_capacity(capacity)
         self._turn.add(entry.sequence)
-
-    def _victims(
-        self, active: ModelMemory, wanted: list[SequenceEntry]
-    ) -> Iterator[Callable[[], object]]:
-        """What may leave the device for ``active``'s turn, in order, looked up when needed."""
-        spared = {entry.sequence for entry in wanted} | self._turn
-        others = self._table.on_device(spared)
-        for entry in others:
-            if entry.kv.clean:
-                yield partial(self._table.swap_out, entry, spared)
-        rest: list[tuple[int, int, Callable[[], object]]] = [
-            (entry.last_planned, 0, partial(self._table.swap_out, entry, spared))
-            for entry in others
-            if entry.kv.device_blocks
-        ]
-        rest += [
-            (model.last_planned, 1, model.weights.unload)
-            for model in self._models.values()
-            if model is not active and model.weights.mapped
-        ]
-        yield from (evict for _, _, evict in sorted(rest, key=lambda item: item[:2]))
-
-    def _from_the_back(self, wanted: list[SequenceEntry]) -> Iterator[Callable[[], object]]:
-        """Wanted sequences that have not found room yet, last first."""
-        spared = {entry.sequence for entry in wanted} | self._turn
-        for entry in reversed(wanted):
-            if entry.kv.device_blocks and entry.sequence not in self._turn:
-                yield partial(self._table.swap_out, entry, spared)

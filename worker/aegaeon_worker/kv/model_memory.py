@@ -26,6 +26,7 @@ class ModelMemory:
         device: Device,
         weights: ResidentWeights,
         shape: KvShape,
+        fingerprint: str,
         slabs: HostSlabs,
         meter: TransferMeter,
     ) -> None:
@@ -45,7 +46,7 @@ class ModelMemory:
                     "available_bytes": self._pool.nbytes,
                 },
             )
-        self.kv = KvStore(device, self.name, shape, slabs, meter)
+        self.kv = KvStore(device, self.name, shape, fingerprint, slabs, meter)
 
     @property
     def max_tokens(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from aegaeon_worker.kv.host_slabs import HostBlock
+from aegaeon_worker.kv.place import HostBlock, KvPlace
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 
 
@@ -13,7 +13,8 @@ from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 class SequenceKv:
     """KV of one sequence: on the device, in host memory, in both, or (without tokens) nowhere.
 
-    KV only grows at its end, so the host copy is valid for a prefix of the tokens.
+    KV only grows at its end, so the host copy is valid for a prefix of the tokens. KV that another
+    worker left is a complete host copy in blocks that are not the sequence's own.
     """
 
     num_tokens: int = 0
@@ -23,6 +24,10 @@ class SequenceKv:
     device_blocks: list[int] = field(default_factory=list)
     """Block ids on the device, for all stored tokens and perhaps more; empty when swapped out."""
     host_blocks: list[HostBlock] = field(default_factory=list)
+    foreign: KvPlace | None = None
+    """Where another worker left the KV, until it is on this device."""
+    published: bool = False
+    """Other workers may read the host copy, and no copy to or from it is under way here."""
 
     @property
     def resident(self) -> bool:
@@ -39,6 +44,11 @@ class SequenceKv:
         if self.clean:
             return range(0)
         return range(self.saved_tokens // BLOCK_TOKENS, KvShape.blocks_for(self.num_tokens))
+
+    def forget_tokens(self) -> None:
+        """All of them are to be computed again; the blocks stay."""
+        self.num_tokens = self.saved_tokens = 0
+        self.foreign = None
 
 
 @dataclass(frozen=True)

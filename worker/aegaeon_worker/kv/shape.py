@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,14 @@ class KvShape:
         """Bytes of one block."""
         layers, two, tokens, heads, dim = self.block_shape
         return layers * two * tokens * heads * dim * self.dtype.itemsize
+
+    def content(self, fingerprint: str) -> int:
+        """A number of 64 bits for KV of this shape that the weights of ``fingerprint`` compute.
+
+        Two workers get the same exactly when each can go on with the other's KV.
+        """
+        digest = hashlib.sha256(f"{fingerprint}\0{self.block_shape}\0{self.dtype}".encode())
+        return int.from_bytes(digest.digest()[:8], "little")
 
     @staticmethod
     def blocks_for(num_tokens: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -12,6 +12,8 @@ from aegaeon_worker.device.interface import CopyLane, Device, VirtualRange
 from aegaeon_worker.kv.block_ledger import BlockLedger
 from aegaeon_worker.kv.errors import SequenceNotResident
 from aegaeon_worker.kv.host_slabs import HostSlabs
+from aegaeon_worker.kv.imports import Imports
+from aegaeon_worker.kv.place import HostBlock, KvPlace
 from aegaeon_worker.kv.sequence import SequenceKv, copy_runs
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.kv.transfers import TransferMeter, Transfers
@@ -25,9 +27,18 @@ class KvStore:
     """
 
     def __init__(
-        self, device: Device, name: str, shape: KvShape, slabs: HostSlabs, meter: TransferMeter
+        self,
+        device: Device,
+        name: str,
+        shape: KvShape,
+        fingerprint: str,
+        slabs: HostSlabs,
+        meter: TransferMeter,
     ) -> None:
-        """Reserve addresses for as many blocks as the whole pool could hold."""
+        """Reserve addresses for as many blocks as the whole pool could hold.
+
+        ``fingerprint`` names the weights, for workers that go on with each other's KV.
+        """
         slabs.require_block(shape.block_nbytes)
         self.shape = shape
         self._device = device
@@ -40,8 +51,10 @@ class KvStore:
         """[num_blocks, *block_shape]; only blocks in block tables are mapped, others fault."""
         self._sequences: dict[int, SequenceKv] = {}
         self._emptied: set[int] = set()
-        # Whether copies were queued: any since they were last waited for, and to the host since
-        # compute was last ordered after them.
+        self._content = shape.content(fingerprint)
+        self.imports = Imports(slabs, shape, self._content)
+        # Whether copies were queued since they were last waited for, and whether blocks were freed
+        # under copies to the host that compute has not been ordered after.
         self._copying = False
         self._writing = False
 
@@ -59,11 +72,18 @@ class KvStore:
         """Chunks that ``settle`` will give back."""
         return len(self._emptied)
 
-    def add(self, sequence: int) -> None:
-        """Start a sequence without KV; ``ValueError`` if it exists."""
+    def add(self, sequence: int, source: KvPlace | None = None) -> None:
+        """Start a sequence without KV; ``ValueError`` if it exists.
+
+        ``source`` is where another worker left its KV: it counts as stored, and is copied in when
+        it is first needed on the device. ``imports`` tells what became of it.
+        """
         if sequence in self._sequences:
             raise ValueError(f"sequence {sequence} exists already")
-        self._sequences[sequence] = SequenceKv()
+        kv = self._sequences[sequence] = SequenceKv()
+        if source is not None and self.imports.admit(sequence, source):
+            kv.foreign = source
+            kv.num_tokens = kv.saved_tokens = source.num_tokens
 
     def missing_chunks(self, wants: Iterable[tuple[int, int]]) -> int:
         """Chunks to map for ``ensure_capacity`` of all these pairs of sequence and tokens."""
@@ -77,8 +97,9 @@ class KvStore:
     def ensure_capacity(self, sequence: int, num_tokens: int) -> None:
         """Bring the stored KV to the device, with room for ``num_tokens`` tokens in all.
 
-        Copies are queued; compute issued from now on starts after them. ``OutOfChunks`` and no
-        change if the pool lacks chunks.
+        Copies are queued; compute issued from now on starts after them. Those of KV that another
+        worker left are to be confirmed before compute. ``OutOfChunks`` and no change if the pool
+        lacks chunks.
         """
         kv = self._sequences[sequence]
         was_resident = kv.resident
@@ -86,8 +107,18 @@ class KvStore:
         if needed > 0:
             kv.device_blocks.extend(self._take(needed))
         if not was_resident:
-            self._copy(kv, range(KvShape.blocks_for(kv.num_tokens)), self._device.copy_in)
+            if kv.foreign is None:
+                self._copy_in(kv, kv.host_blocks)
+            else:
+                self._import(sequence, kv, kv.foreign)
             self._device.fence_compute()
+
+    def confirm_imports(self) -> None:
+        """Wait for copies of KV that other workers left; what was not theirs to the end is lost."""
+        for sequence in self.imports.confirm(self._synchronize):
+            kv = self._sequences[sequence]
+            self._release_host(kv)
+            kv.forget_tokens()
 
     def commit(self, sequence: int, num_tokens: int) -> None:
         """Declare that the device holds the KV of ``num_tokens`` tokens, more or fewer than before.
@@ -121,8 +152,7 @@ class KvStore:
         missing = KvShape.blocks_for(kv.num_tokens) - len(kv.host_blocks)
         if missing > 0:
             kv.host_blocks.extend(self._slabs.take(self.shape.block_nbytes, missing))
-        self._copy(kv, kv.dirty_blocks(), self._device.copy_out)
-        self._writing = True
+        self._copy(kv.device_blocks, kv.host_blocks, kv.dirty_blocks(), self._device.copy_out)
         kv.saved_tokens = kv.num_tokens
 
     def swap_out(self, sequence: int) -> None:
@@ -133,6 +163,21 @@ class KvStore:
         """
         self.write_back(sequence)
         self._release_device(self._sequences[sequence])
+        self._writing = self._copying
+
+    def publish(self, sequence: int) -> KvPlace:
+        """Free the device blocks and let other workers read the host copy until it is freed.
+
+        The host copy must be complete, and the copies to it done. ``OutOfHostBlocks`` and no change
+        if there is no room to say so.
+        """
+        kv = self._sequences[sequence]
+        assert kv.clean
+        blocks = kv.host_blocks[: KvShape.blocks_for(kv.num_tokens)]
+        runs = self._slabs.publish(blocks, self._content)
+        kv.published = True
+        self._release_device(kv)
+        return KvPlace(kv.num_tokens, self.shape.block_nbytes, runs)
 
     def settle(self) -> None:
         """Give the chunks without a used block back, once nothing touches them any more."""
@@ -153,11 +198,12 @@ class KvStore:
         kv = self._sequences[sequence]
         self._release_device(kv)
         self._release_host(kv)
-        kv.num_tokens = 0
+        kv.forget_tokens()
 
     def free(self, sequence: int) -> None:
         """End a sequence and free its KV."""
         self.drop(sequence)
+        self.imports.forget(sequence)
         del self._sequences[sequence]
 
     def audit(self) -> None:
@@ -204,19 +250,33 @@ class KvStore:
             self._writing = False
         return taken.blocks
 
+    def _copy_in(self, kv: SequenceKv, host: Sequence[HostBlock]) -> None:
+        which = range(KvShape.blocks_for(kv.num_tokens))
+        self._copy(kv.device_blocks, host, which, self._device.copy_in)
+
+    def _import(self, sequence: int, kv: SequenceKv, place: KvPlace) -> None:
+        """Copy foreign KV to blocks that are there, unless it is gone."""
+        if self.imports.copy(sequence, place, lambda: self._copy_in(kv, place.blocks)):
+            kv.foreign = None
+            kv.saved_tokens = 0
+        else:
+            kv.forget_tokens()
+
     def _copy(
-        self, kv: SequenceKv, which: range, copy: Callable[[VirtualRange, int, torch.Tensor], None]
+        self,
+        device: Sequence[int],
+        host: Sequence[HostBlock],
+        which: range,
+        copy: Callable[[VirtualRange, int, torch.Tensor], None],
     ) -> None:
         """Copy the blocks with these indices one way or the other, run by run."""
         start_ns = time.perf_counter_ns()
         self._device.fence_copies()
         self._copying = True
-        device = kv.device_blocks[which.start : which.stop]
         nbytes = self.shape.block_nbytes
-        for run in copy_runs(device, kv.host_blocks[which.start : which.stop]):
-            copy(
-                self._range, run.device_block * nbytes, self._slabs.view(run.host_block, run.count)
-            )
+        for run in copy_runs(device[which.start : which.stop], host[which.start : which.stop]):
+            view = self._slabs.view(run.host_block, run.count, nbytes)
+            copy(self._range, run.device_block * nbytes, view)
         elapsed_ns = time.perf_counter_ns() - start_ns
         self._meter.add(Transfers(kv_bytes=len(which) * nbytes, kv_ns=elapsed_ns))
 
@@ -226,10 +286,11 @@ class KvStore:
 
     def _release_host(self, kv: SequenceKv) -> None:
         if kv.host_blocks:
-            if self._copying:
+            if self._copying and not kv.published:
                 self._synchronize()
             self._slabs.give_back(kv.host_blocks)
             kv.host_blocks = []
+        kv.published = False
         kv.saved_tokens = 0
 
     def _synchronize(self) -> None:

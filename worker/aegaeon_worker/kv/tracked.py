@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
 from aegaeon_worker.kv.errors import OutOfHostBlocks
@@ -19,6 +19,8 @@ class SequenceEntry:
     arrival: int
     """Counts up; the largest is the youngest."""
     last_planned: int = 0
+    leaving: bool = False
+    """It goes on at another worker, which needs its host copy."""
 
     @property
     def kv(self) -> SequenceKv:
@@ -53,6 +55,16 @@ class SequenceTable:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._entries
+
+    def get(self, sequence: int) -> SequenceEntry | None:
+        """The sequence, if it exists."""
+        return self._entries.get(sequence)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._entries)
+
     def add(self, sequence: int, model: ModelMemory) -> None:
         """Enter a sequence as the youngest."""
         self._arrivals += 1
@@ -79,10 +91,17 @@ class SequenceTable:
 
     def swap_out(self, entry: SequenceEntry, spared: Set[int]) -> None:
         """Move KV to the host, at the expense of younger sequences not ``spared``, or lose it."""
+        self._save(entry, spared, entry.model.kv.swap_out)
+
+    def write_back(self, entry: SequenceEntry, spared: Set[int]) -> None:
+        """As ``swap_out``, but what is saved stays on the device as well."""
+        self._save(entry, spared, entry.model.kv.write_back)
+
+    def _save(self, entry: SequenceEntry, spared: Set[int], save: Callable[[int], None]) -> None:
         sacrifices = self._sacrifices(entry, spared)
         while True:
             try:
-                entry.model.kv.swap_out(entry.sequence)
+                save(entry.sequence)
             except OutOfHostBlocks:
                 if not next(sacrifices, False):
                     self._lose(entry)
@@ -109,10 +128,12 @@ class SequenceTable:
         """Free host memory for ``entry`` step by step; each step yields true.
 
         Copies of blocks that the device holds cost nothing to lose. Blocks of another size help
-        only once a whole slab is empty, so they come last.
+        only once a whole slab is empty, so they come last. What is leaving is promised to others.
         """
         holders = [
-            other for other in self._entries.values() if other is not entry and other.kv.host_blocks
+            other
+            for other in self._entries.values()
+            if other is not entry and other.kv.host_blocks and not other.leaving
         ]
         holders.sort(key=lambda other: (other.block_nbytes != entry.block_nbytes, -other.arrival))
         for other in holders:

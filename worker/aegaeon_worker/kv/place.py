@@ -1,0 +1,63 @@
+"""Where KV lies in the host slabs of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HostBlock:
+    """A block's place: ``index`` counts blocks from the start of the slab."""
+
+    slab: int
+    index: int
+
+
+@dataclass(frozen=True)
+class BlockRun:
+    """Blocks side by side in one slab, published together.
+
+    ``generation`` is the number that they were published under; it is never used again.
+    """
+
+    slab: int
+    generation: int
+    first_block: int
+    num_blocks: int
+
+    @property
+    def blocks(self) -> list[HostBlock]:
+        """One by one."""
+        end = self.first_block + self.num_blocks
+        return [HostBlock(self.slab, index) for index in range(self.first_block, end)]
+
+
+@dataclass(frozen=True)
+class KvPlace:
+    """Published KV of one sequence's first ``num_tokens`` tokens; 0 tokens have no place."""
+
+    num_tokens: int
+    block_nbytes: int
+    runs: tuple[BlockRun, ...]
+
+    @property
+    def blocks(self) -> list[HostBlock]:
+        """In the order of their tokens."""
+        return [block for run in self.runs for block in run.blocks]
+
+
+NOWHERE = KvPlace(0, 0, ())
+"""No KV was kept."""
+
+
+def runs_of(blocks: Iterable[HostBlock], generation: int) -> tuple[BlockRun, ...]:
+    """Join blocks that follow each other."""
+    runs: list[BlockRun] = []
+    for block in blocks:
+        last = runs[-1] if runs else None
+        if last and (block.slab, block.index) == (last.slab, last.first_block + last.num_blocks):
+            runs[-1] = BlockRun(last.slab, generation, last.first_block, last.num_blocks + 1)
+        else:
+            runs.append(BlockRun(block.slab, generation, block.index, 1))
+    return tuple(runs)
