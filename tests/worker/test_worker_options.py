@@ -11,6 +11,7 @@ from aegaeon_worker.__main__ import main
         ("--device", "gpu", "expected auto, cpu or cuda:<index>, not 'gpu'"),
         ("--device", "cuda", "expected auto, cpu or cuda:<index>, not 'cuda'"),
         ("--device", "cuda:-1", "expected auto, cpu or cuda:<index>, not 'cuda:-1'"),
+        ("--role", "idle", "invalid choice: 'idle'"),
         ("--memory-utilization", "0", "expected a share above 0 and at most 1, not 0"),
         ("--memory-utilization", "1.5", "expected a share above 0 and at most 1, not 1.5"),
         ("--memory-utilization", "nan", "expected a share above 0 and at most 1, not nan"),

@@ -58,6 +58,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--listen", default="127.0.0.1:0", help="own address (default: %(default)s)")
     add("--node-id", required=True, help="this machine's name")
     add("--worker-index", type=int, default=0, help="which worker of the node, from 0")
+    add(
+        "--role",
+        choices=("simple", "prefill", "decode"),
+        help="stage to run (default: simple, both)",
+    )
     add("--instance", default="default", help="isolates shared memory of services on one host")
     add("--shm-dir", type=Path, default=Path("/dev/shm"), help="default: %(default)s")
     add("--config", type=Path, help="YAML file; its server section gives sizes not given here")

@@ -32,6 +32,9 @@ class WorkerConfig:
     """Budget of the node's weight cache."""
     device_memory_bytes: int
     """Pool for weights and KV together where the device is host memory."""
+    role: str = "simple"
+    """What the scheduler is to use the engine for: ``simple``, ``prefill`` or ``decode``. Here it
+    changes nothing."""
     device: str = "auto"
     """``cpu``, ``cuda:<index>``, or ``auto``: ``cuda:<worker_index>`` if there is any, else CPU."""
     memory_utilization: float = 0.775

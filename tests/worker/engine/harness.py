@@ -16,6 +16,8 @@ from aegaeon_worker.engine import commands, events
 from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.engine.events import FinishReason
 from aegaeon_worker.engine.model_spec import ModelSpec
+from aegaeon_worker.kv.hand_offs import HandedOff
+from aegaeon_worker.kv.place import KvPlace
 
 E = TypeVar("E")
 _TIMEOUT_S = 100.0
@@ -28,10 +30,12 @@ class Output:
     tokens: list[int] = field(default_factory=list)
     finish: FinishReason | None = None
     error: Exception | None = None
+    place: KvPlace | None = None
+    """Where it was handed off."""
 
     @property
     def ended(self) -> bool:
-        return self.finish is not None or self.error is not None
+        return self.finish is not None or self.error is not None or self.place is not None
 
 
 class EngineHarness:
@@ -95,6 +99,10 @@ class EngineHarness:
                 output = self.outputs[handle]
                 assert not output.ended, f"sequence {handle} ended twice"
                 output.error = error
+            case HandedOff(handle, place):
+                output = self.outputs[handle]
+                assert not output.ended, f"sequence {handle} ended twice"
+                output.place = place
         return event
 
     def wait_for(self, kind: type[E]) -> E:
@@ -125,6 +133,7 @@ class EngineHarness:
         min_new_tokens: int = 0,
         stop_ids: Iterable[int] = (),
         max_model_len: int = 1 << 20,
+        kv: KvPlace | None = None,
     ) -> int:
         """Make a sequence known; returns its handle."""
         handle = next(self._handles)
@@ -132,7 +141,7 @@ class EngineHarness:
         stop = commands.StopConditions(
             max_new_tokens, min_new_tokens, frozenset(stop_ids), max_model_len
         )
-        spec = commands.SequenceSpec(handle, model, list(prompt), list(generated), stop)
+        spec = commands.SequenceSpec(handle, model, list(prompt), list(generated), stop, kv)
         self.send(commands.AddSequences([spec]))
         return handle
 
@@ -142,10 +151,13 @@ class EngineHarness:
         handles: Sequence[int],
         quota_ns: int = 0,
         prefetch_model: str | None = None,
+        *,
+        hands_off: bool = False,
     ) -> int:
         """Queue a turn; returns its id."""
         turn_id = next(self._turns)
-        self.send(commands.QueueTurn(turn_id, model, list(handles), quota_ns, prefetch_model))
+        members = list(handles)
+        self.send(commands.QueueTurn(turn_id, model, members, quota_ns, prefetch_model, hands_off))
         return turn_id
 
     def wait_ended(self, handles: Iterable[int]) -> None:

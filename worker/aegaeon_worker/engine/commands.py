@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aegaeon_worker.engine.model_spec import ModelSpec
+from aegaeon_worker.kv.place import KvPlace
 
 if TYPE_CHECKING:
     from aegaeon_worker.engine.events import Event
@@ -29,13 +30,17 @@ class StopConditions:
 
 @dataclass(frozen=True)
 class SequenceSpec:
-    """A sequence to run: ``tokens`` are the prompt and what was generated elsewhere."""
+    """A sequence to run: ``tokens`` are the prompt and what was generated elsewhere.
+
+    ``kv`` is where another worker of the node left the KV of the first of them.
+    """
 
     handle: int
     model: str
     prompt: list[int]
     generated: list[int]
     stop: StopConditions
+    kv: KvPlace | None = None
 
 
 @dataclass(frozen=True)
@@ -67,14 +72,25 @@ class CancelSequences:
 
 
 @dataclass(frozen=True)
+class ReleaseSequences:
+    """Free what sequences that were handed off have left; unknown ones are ignored."""
+
+    handles: list[int]
+
+
+@dataclass(frozen=True)
 class QueueTurn:
-    """Queue a turn; ``quota_ns`` of 0 lasts until no member is left."""
+    """Queue a turn; ``quota_ns`` of 0 lasts until no member is left.
+
+    If it ``hands_off``, a member leaves with its first new token, to go on at another worker.
+    """
 
     turn_id: int
     model: str
     handles: list[int]
     quota_ns: int
     prefetch_model: str | None = None
+    hands_off: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +134,7 @@ Command = (
     | UnloadModel
     | AddSequences
     | CancelSequences
+    | ReleaseSequences
     | QueueTurn
     | JoinTurn
     | LeaveTurn

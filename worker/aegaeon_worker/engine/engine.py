@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError, EngineError, PreconditionError
 from aegaeon_worker.engine import commands as cmd
+from aegaeon_worker.engine.admission import refusal
 from aegaeon_worker.engine.events import (
     Event,
     FinishReason,
@@ -27,7 +28,7 @@ from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.step_plan import StepLimits
 from aegaeon_worker.engine.turn import Turn
 from aegaeon_worker.engine.turn_queue import TurnQueue
-from aegaeon_worker.engine.turn_runner import TurnRunner, ended
+from aegaeon_worker.engine.turn_runner import TurnRunner, ended, going_on
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.memory_manager import MemoryManager
 
@@ -72,8 +73,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """A turn is running or queued."""
-        return bool(self._turns)
+        """A turn is running or queued, or sequences are on their way out."""
+        return bool(self._turns) or self._memory.hand_offs.under_way
 
     def handle(self, command: cmd.Command | Prepared) -> None:  # noqa: C901 (one row per command)
         """Apply one command."""
@@ -82,6 +83,8 @@ class Engine:
                 self._add_sequences(sequences)
             case cmd.CancelSequences(handles):
                 self._cancel(handles)
+            case cmd.ReleaseSequences(handles):
+                self._memory.hand_offs.release(handles)
             case cmd.QueueTurn():
                 self._turns.add(Turn(command, time.perf_counter_ns()))
             case cmd.JoinTurn(turn_id, handles):
@@ -104,10 +107,12 @@ class Engine:
                 self._tell_memory()
 
     def step(self) -> None:
-        """Begin a turn, make one step of it, or end it."""
+        """Begin a turn, make one step of it, or end it; without turns, see sequences off."""
+        self._tell_handed_off(wait=not self._turns)
         turn = self._turns.current
         if turn is None:
-            self._begin_turn(self._turns.advance())
+            if self._turns:
+                self._begin_turn(self._turns.advance())
             return
         members = self._members(turn)
         if not members:
@@ -146,6 +151,7 @@ class Engine:
                 kv_bytes=moved.kv_bytes,
             )
         )
+        self._tell_imported()
         if model is None:
             error = PreconditionError(f"model {turn.model} is not loaded on this worker")
             members = self._members(turn)
@@ -173,11 +179,14 @@ class Engine:
             turn.first_step_ns = time.perf_counter_ns()
         result = self._runner.step(members)
         turn.steps += 1
+        self._tell_imported()
         if result.batch.handles or result.batch.prefill_tokens:
             self._publish(result.batch)
         for handle in ended(result.batch):
             self._forget(handle)
         self._fail(result.failed)
+        if turn.hands_off:
+            self._hand_off(going_on(result.batch))
         self._take_lost(turn)
         if turn.prefetch_model:
             self._prefetch(turn, turn.prefetch_model)
@@ -210,34 +219,35 @@ class Engine:
 
     def _add_sequences(self, specs: Iterable[cmd.SequenceSpec]) -> None:
         for spec in specs:
-            error = self._refusal(spec)
+            error = refusal(spec, self._models.get(spec.model))
+            if spec.handle in self._memory:
+                error = EngineError(f"sequence {spec.handle} exists already")
             if error is not None:
                 self._publish(SequenceFailed(spec.handle, error))
                 continue
             self._sequences[spec.handle] = Sequence(spec)
-            self._memory.add_sequence(spec.handle, spec.model)
+            self._memory.add_sequence(spec.handle, spec.model, spec.kv)
+        self._tell_imported()
 
-    def _refusal(self, spec: cmd.SequenceSpec) -> AegaeonError | None:
-        """Why a sequence cannot run, whatever the scheduler believed."""
-        model = self._models.get(spec.model)
-        if model is None:
-            return PreconditionError(f"model {spec.model} is not loaded on this worker")
-        if spec.handle in self._sequences:
-            return EngineError(f"sequence {spec.handle} exists already")
-        tokens = spec.prompt + spec.generated
-        vocab_size = model.loaded.facts.vocab_size
-        if not spec.prompt or max(tokens) >= vocab_size:
-            return EngineError(f"sequence {spec.handle}: no prompt, or ids not below {vocab_size}")
-        if max(spec.stop.stop_ids, default=0) >= vocab_size:
-            return EngineError(f"sequence {spec.handle}: stop ids not below {vocab_size}")
-        if len(tokens) >= min(spec.stop.max_model_len, model.loaded.facts.max_model_len):
-            return EngineError(f"sequence {spec.handle}: {len(tokens)} tokens fill the context")
-        return None
+    def _hand_off(self, handles: list[int]) -> None:
+        """Let sequences go on elsewhere; no turn of this engine has a use for them any more."""
+        for handle in handles:
+            del self._sequences[handle]
+        self._memory.hand_off(handles)
 
-    def _cancel(self, handles: Iterable[int]) -> None:
+    def _tell_handed_off(self, *, wait: bool) -> None:
+        for event in self._memory.hand_offs.finish(wait=wait):
+            self._publish(event)
+
+    def _tell_imported(self) -> None:
+        for event in self._memory.take_imports():
+            self._publish(event)
+
+    def _cancel(self, handles: list[int]) -> None:
+        self._memory.hand_offs.release(handles)  # these have ended already
         batch = StepBatch(turn_id=0)
         for handle in handles:
-            if handle in self._sequences:
+            if handle in self._memory:
                 self._forget(handle)
                 batch.add(handle, 0, FinishReason.CANCELLED)
         if batch.handles:
@@ -249,19 +259,20 @@ class Engine:
             self._publish(failure)
 
     def _forget(self, handle: int) -> None:
-        del self._sequences[handle]
+        self._sequences.pop(handle, None)  # none: it was about to be handed off
         self._memory.free(handle)
 
     def _attach(self, publish: Callable[[Event], None] | None) -> None:
         self._turns.clear()
         self._runner = None
-        for handle in list(self._sequences):
-            self._forget(handle)
+        self._sequences.clear()
+        self._memory.free_all()
         self._publish = publish or _discard
         self._publish(Ready(self._models.loaded))
         self._tell_memory()
 
     def _unload(self, name: str) -> None:
+        self._tell_handed_off(wait=True)
         if any(sequence.model == name for sequence in self._sequences.values()):
             error = PreconditionError(f"{name} still has sequences on this worker")
             self._publish(ModelFailed(name, error))
@@ -277,11 +288,7 @@ class Engine:
         self._memory_told_ns = time.perf_counter_ns()
         usage = self._usage()
         current = self._turns.current
-        self.status = EngineStatus(
-            usage,
-            self._models.loaded,
-            current.model if current else "",
-        )
+        self.status = EngineStatus(usage, self._models.loaded, current.model if current else "")
         self._publish(usage)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from aegaeon.errors import AegaeonError
 from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
+from aegaeon_worker.kv.hand_offs import HandedOff
+from aegaeon_worker.kv.imports import Imported
 
 
 class FinishReason(enum.Enum):
@@ -152,5 +154,7 @@ Event = (
     | StepBatch
     | TurnEnded
     | SequenceFailed
+    | HandedOff
+    | Imported
     | MemoryUsage
 )

@@ -18,6 +18,7 @@ class Turn:
         self.model = command.model
         self.quota_ns = command.quota_ns
         self.prefetch_model = command.prefetch_model
+        self.hands_off = command.hands_off
         self.queued_ns = queued_ns
         self.first_step_ns: int | None = None
         self.steps = 0

@@ -124,3 +124,9 @@ def ended(batch: StepBatch) -> list[int]:
     """Handles that ended in a step."""
     rows = zip(batch.handles, batch.finish_reasons, strict=True)
     return [handle for handle, reason in rows if reason is not FinishReason.NONE]
+
+
+def going_on(batch: StepBatch) -> list[int]:
+    """Handles that got a token in a step and did not end with it."""
+    rows = zip(batch.handles, batch.finish_reasons, strict=True)
+    return [handle for handle, reason in rows if reason is FinishReason.NONE]

@@ -11,6 +11,16 @@ from aegaeon.rpc.status import to_detail
 from aegaeon.v1 import cluster_pb2, inference_pb2, model_pb2, worker_pb2
 from aegaeon_worker.engine import commands, events
 from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
+from aegaeon_worker.kv.hand_offs import HandedOff
+from aegaeon_worker.kv.imports import Imported
+from aegaeon_worker.kv.place import BlockRun, KvPlace
+
+ROLES = {
+    "simple": cluster_pb2.ENGINE_ROLE_SIMPLE,
+    "prefill": cluster_pb2.ENGINE_ROLE_PREFILL,
+    "decode": cluster_pb2.ENGINE_ROLE_DECODE,
+}
+"""Roles of an engine by the names that the command line has for them."""
 
 _DTYPES: dict[int, torch.dtype | None] = {
     model_pb2.DATA_TYPE_UNSPECIFIED: None,
@@ -87,6 +97,29 @@ def _stop_from_pb(stop: inference_pb2.StopConditions) -> commands.StopConditions
     )
 
 
+def _place_from_pb(place: worker_pb2.KvPlace) -> KvPlace:
+    runs = (
+        BlockRun(run.slab, run.slab_generation, run.first_block, run.num_blocks)
+        for run in place.runs
+    )
+    return KvPlace(place.num_tokens, place.block_bytes, tuple(runs))
+
+
+def _place_to_pb(place: KvPlace) -> worker_pb2.KvPlace:
+    runs = (
+        worker_pb2.BlockRun(
+            slab=run.slab,
+            slab_generation=run.generation,
+            first_block=run.first_block,
+            num_blocks=run.num_blocks,
+        )
+        for run in place.runs
+    )
+    return worker_pb2.KvPlace(
+        num_tokens=place.num_tokens, block_bytes=place.block_nbytes, runs=runs
+    )
+
+
 def _sequence_from_pb(spec: worker_pb2.SequenceSpec) -> commands.SequenceSpec:
     return commands.SequenceSpec(
         handle=spec.handle,
@@ -94,6 +127,7 @@ def _sequence_from_pb(spec: worker_pb2.SequenceSpec) -> commands.SequenceSpec:
         prompt=list(spec.prompt_token_ids),
         generated=list(spec.generated_token_ids),
         stop=_stop_from_pb(spec.stop),
+        kv=_place_from_pb(spec.kv) if spec.kv.num_tokens else None,
     )
 
 
@@ -109,6 +143,8 @@ def command_from_pb(request: worker_pb2.ExecuteRequest) -> commands.Command:
             return commands.AddSequences([_sequence_from_pb(spec) for spec in added])
         case "cancel_sequences":
             return commands.CancelSequences(list(request.cancel_sequences.handles))
+        case "release_sequences":
+            return commands.ReleaseSequences(list(request.release_sequences.handles))
         case "queue_turn":
             turn = request.queue_turn
             return commands.QueueTurn(
@@ -117,6 +153,7 @@ def command_from_pb(request: worker_pb2.ExecuteRequest) -> commands.Command:
                 list(turn.handles),
                 turn.quota_ns,
                 turn.prefetch_model or None,
+                hands_off=turn.stage == cluster_pb2.TURN_STAGE_PREFILL,
             )
         case "join_turn":
             return commands.JoinTurn(request.join_turn.turn_id, list(request.join_turn.handles))
@@ -141,7 +178,24 @@ def _step_to_pb(step: events.StepBatch) -> worker_pb2.StepBatch:
     )
 
 
-def event_to_pb(event: events.Event) -> worker_pb2.ExecuteResponse:
+def _handed_off_to_pb(event: HandedOff) -> worker_pb2.SequenceHandedOff:
+    return worker_pb2.SequenceHandedOff(
+        handle=event.sequence, kv=_place_to_pb(event.place), copy_time_ns=event.copy_ns
+    )
+
+
+def _imported_to_pb(event: Imported) -> worker_pb2.SequenceImported:
+    return worker_pb2.SequenceImported(
+        handle=event.sequence,
+        imported_tokens=event.num_tokens,
+        bytes=event.nbytes,
+        copy_time_ns=event.copy_ns,
+    )
+
+
+def event_to_pb(  # noqa: C901 (one row per event)
+    event: events.Event,
+) -> worker_pb2.ExecuteResponse:
     """One event."""
     response = worker_pb2.ExecuteResponse
     match event:
@@ -162,6 +216,10 @@ def event_to_pb(event: events.Event) -> worker_pb2.ExecuteResponse:
         case events.SequenceFailed(handle, error):
             failed = worker_pb2.SequenceFailed(handle=handle, error=to_detail(error))
             return response(sequence_failed=failed)
+        case HandedOff():
+            return response(sequence_handed_off=_handed_off_to_pb(event))
+        case Imported():
+            return response(sequence_imported=_imported_to_pb(event))
         case events.MemoryUsage():
             return response(memory=memory_to_pb(event))
         case events.Ready(models):

@@ -19,6 +19,7 @@ from aegaeon.rpc.notify import keep_watchdog, notify
 from aegaeon.v1 import cluster_pb2, worker_pb2_grpc
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.engine.assembly import WorkerParts
+from aegaeon_worker.service import convert
 from aegaeon_worker.service.registration import Registration
 from aegaeon_worker.service.servicer import WorkerServicer
 
@@ -106,4 +107,5 @@ def _registration_request(
         incarnation=uuid.uuid4().hex,
         pid=os.getpid(),
         max_batch_sequences=config.max_batch_sequences,
+        role=convert.ROLES[config.role],
     )
