@@ -60,6 +60,10 @@ class Cluster:
         orphans = sum(len(waiting) for waiting in self.state.orphans.values())
         if held + orphans != len(self.state.sequences):
             found.append(f"{held} held + {orphans} waiting != {len(self.state.sequences)} requests")
+        homes = {(name, node) for name, nodes in self.state.homes.items() for node in nodes}
+        kept = {(name, n.node_id) for n in self.state.nodes.values() for name in n.replicas}
+        if homes != kept:
+            found.append(f"replicas are on {sorted(kept)}, but are known on {sorted(homes)}")
         for node in self.state.nodes.values():
             counts = (
                 node.active_requests,

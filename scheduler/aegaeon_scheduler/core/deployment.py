@@ -97,7 +97,8 @@ class Deployment:
             return False
         serving = [node.node_id for node in candidates if _state(node, name) in _SERVING]
         open_nodes = [n for n in candidates if n not in leaving and n.node_id not in serving]
-        surveys = {node.node_id: placement.survey(state, node, facts) for node in open_nodes}
+        packed = state.packed_bytes()
+        surveys = {n.node_id: placement.survey(state, n, facts, packed) for n in open_nodes}
         sites = [site for site in surveys.values() if isinstance(site, Site)]
         wanted = max(self.replica_count, 1) - len(serving)
         if not self.node_ids:

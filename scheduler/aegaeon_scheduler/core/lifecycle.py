@@ -23,7 +23,8 @@ def move(
 ) -> None:
     """Change a replica's state, and tell everybody who waits for that."""
     replica.move(target, error)
-    state.routes.clear()
+    state.note_replica(replica)
+    state.routes.pop(replica.model, None)
     state.out.publish(
         ReplicaChanged(replica.model, node.node_id, target, replica.active_requests, error)
     )
@@ -154,7 +155,7 @@ def ask_to_unload(state: State, engine: Engine, model: str) -> None:
     """Send UnloadModel once to an engine that has the model."""
     if model in engine.loaded and model not in engine.unloading:
         engine.unloading.add(model)
-        state.routes.clear()
+        state.routes.pop(model, None)
         state.out.add(UnloadModel(engine.epoch, model))
 
 

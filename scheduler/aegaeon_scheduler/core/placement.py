@@ -35,8 +35,10 @@ class Site:
         )
 
 
-def survey(state: State, node: Node, facts: ModelFacts) -> Site | AegaeonError:
-    """How a node could take a model now, or why it cannot."""
+def survey(
+    state: State, node: Node, facts: ModelFacts, packed: dict[str, int]
+) -> Site | AegaeonError:
+    """How a node could take a model now, or why it cannot; ``packed`` as `State.packed_bytes`."""
     engines = node.ready_engines()
     if not engines:
         return UnavailableError(
@@ -46,14 +48,14 @@ def survey(state: State, node: Node, facts: ModelFacts) -> Site | AegaeonError:
         pool = max(engine.identity.device.pool_bytes for engine in engines)
         needed = min(pool_bytes(facts, 1, e.identity.device.chunk_bytes) for e in engines)
         return _too_big(node, "its largest device pool", needed, pool)
-    packed = state.packed_bytes()
     budget = node.memory.weight_cache_bytes
     free = budget - node.planned_bytes(packed)
     if facts.packed_bytes > budget:
         return _too_big(node, "its weight cache", facts.packed_bytes, budget)
     evict: list[str] = []
     room = free
-    for model in _idle(state, node):
+    # Who is idle takes long to find out, and matters only where there is no room.
+    for model in _idle(state, node) if room < facts.packed_bytes else ():
         if room >= facts.packed_bytes:
             break
         evict.append(model)

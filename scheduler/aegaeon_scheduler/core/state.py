@@ -50,6 +50,8 @@ class State:
     routing: RoutingPolicy
     engine_policy: EnginePolicy
     nodes: dict[str, Node] = field(default_factory=dict)
+    #: Of those, by model, nodes that have a replica: most clusters have more nodes than that.
+    homes: dict[str, dict[str, Node]] = field(default_factory=dict)
     #: Registrations by epoch.
     engines: dict[int, Engine] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
@@ -98,10 +100,20 @@ class State:
 
     def replicas(self, model: str) -> Iterator[tuple[Node, Replica]]:
         """Replicas of a model that are not ABSENT, by node id."""
-        for _, node in sorted(self.nodes.items()):
+        for _, node in sorted(self.homes.get(model, {}).items()):
             replica = node.replicas.get(model)
             if replica is not None:
                 yield node, replica
+
+    def note_replica(self, replica: Replica) -> None:
+        """Keep `homes` up to date with a replica that has changed its state."""
+        homes = self.homes.setdefault(replica.model, {})
+        if replica.state is ReplicaState.ABSENT:
+            homes.pop(replica.node_id, None)
+        else:
+            homes[replica.node_id] = self.nodes[replica.node_id]
+        if not homes:
+            del self.homes[replica.model]
 
     def packed_bytes(self) -> dict[str, int]:
         """Packed bytes of every model whose files have been read."""
