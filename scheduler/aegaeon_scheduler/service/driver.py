@@ -17,6 +17,7 @@ from aegaeon_scheduler.core.notices import Notice
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import GenerationRequest, ModelSpec
 from aegaeon_scheduler.service.convert import command_message
+from aegaeon_scheduler.service.pacer import Pacer
 from aegaeon_scheduler.service.worker_link import WorkerLink
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Driver:
         self._links: dict[int, WorkerLink] = {}
         #: What tells the reader of a backlog that it has something to take.
         self.readers: dict[Backlog, Callable[[], None]] = {}
+        self.pacer = Pacer()
         self._operations: dict[int, asyncio.Queue[OperationMessage]] = {}
         self._last_operation_id = 0
         self._listeners: list[Callable[[Notice], None]] = []

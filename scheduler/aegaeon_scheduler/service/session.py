@@ -94,8 +94,12 @@ class Session:
 
     async def _flush(self, write: Write) -> None:
         """Write everything that there is."""
-        while (parcel := self._backlog.take()) is not None or self._refused:
+        while self._backlog.announced or self._refused:
+            await self._driver.pacer.turn()
+            parcel = self._backlog.take()
             refused = dict(islice(self._refused.items(), _MAX_REFUSALS))
+            if parcel is None and not refused:
+                return
             message = session_response(parcel, refused, self._driver.unix_offset_ns)
             # Their ids may be used again once the client has read this.
             for stream_id in refused:
