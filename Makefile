@@ -3,6 +3,8 @@
 
 VENV ?= .venv
 PYTHONS ?= python3 python3.13 python3.12 python3.11
+# `python -m benchmarks` lists them.
+BENCH ?= cpu_stack scheduler_load
 
 BIN := $(abspath $(VENV))/bin
 # Named after what was installed, and for which folder, so that a stale environment is refreshed.
@@ -45,8 +47,8 @@ proto-check: setup ## Fail when the stubs are out of date.
 	diff --recursive --brief $(NODE)/gen "$$out/$(NODE)/gen" || \
 	{ echo 'The stubs are out of date: run `make proto` and commit what it writes.' >&2; exit 1; }
 
-bench: $(STAMP) ## Measure the whole stack on this machine's CPU, with transformers beside it.
-	$(BIN)/python -m benchmarks.cpu_stack
+bench: $(STAMP) ## Measure stack and scheduler on this machine's CPU, with transformers beside it.
+	$(BIN)/python -m benchmarks $(BENCH)
 
 wheel: $(STAMP) ## Build the wheel into dist/.
 	rm -rf build dist

@@ -40,6 +40,19 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Figures that belong together, a row for each case."""
+
+    header: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> list[str]:
+        """Its lines."""
+        rules = ["---"] * len(self.header)
+        return ["| " + " | ".join(row) + " |" for row in (self.header, rules, *self.rows)]
+
+
+@dataclass(frozen=True)
 class Report:
     """One run of a benchmark."""
 
@@ -51,6 +64,7 @@ class Report:
     settings: dict[str, str]
     figures: Sequence[Figure]
     targets: Sequence[Target]
+    tables: Sequence[Table] = ()
 
     def write(self, folder: Path, name: str) -> Path:
         """Write ``<date>-<name>.json`` and ``.md``; returns the latter."""
@@ -65,7 +79,10 @@ class Report:
         lines = [f"# {self.title}", "", f"{self.date}, `{self.command}`", ""]
         for facts in (self.machine, self.versions, self.settings):
             lines.append("- " + ", ".join(f"{key} {value}" for key, value in facts.items()))
-        lines += ["", "| figure | median | range | unit |", "| --- | --- | --- | --- |"]
+        for table in self.tables:
+            lines += ["", *table.markdown()]
+        if self.figures:
+            lines += ["", "| figure | median | range | unit |", "| --- | --- | --- | --- |"]
         for figure in self.figures:
             low, high = min(figure.samples), max(figure.samples)
             lines.append(

@@ -1,0 +1,44 @@
+"""Lists the benchmarks, or runs them one after another, each in a process of its own.
+
+python -m benchmarks                       lists them
+python -m benchmarks NAME [NAME ...]       runs them with their defaults
+python -m benchmarks NAME --option ...     runs one with options, see its --help
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import takewhile
+
+#: What each of them measures, by the name of its module.
+BENCHMARKS = {
+    "cpu_stack": "the whole stack on CPUs, with transformers beside it",
+    "scheduler_load": "the scheduler daemon under load, with stub workers",
+    "weight_switch": "switching between two models in the weight cache alone",
+    "gpu_decode": "the native decoder on one GPU",
+    "gpu_memory": "memory and model switches on one GPU",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit status: that of the last benchmark that failed, 0 without one."""
+    names = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    options = arguments[len(names) :]
+    wrong = [name for name in names if name not in BENCHMARKS]
+    if wrong or (options and len(names) != 1):
+        print(f"unknown: {', '.join(wrong)}" if wrong else "options need one NAME before them")
+        return 2
+    if not names:
+        width = max(map(len, BENCHMARKS))
+        print("\n".join(f"{name:{width}}  {text}" for name, text in BENCHMARKS.items()))
+    status = 0
+    for name in names:
+        command = [sys.executable, "-m", f"benchmarks.{name}", *options]
+        status = subprocess.run(command, check=False).returncode or status
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
