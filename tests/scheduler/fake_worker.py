@@ -191,7 +191,9 @@ class FakeWorker:
         spent = SWITCH_NS if switched else 0
         self.resident, self.running = turn.model, turn.turn_id
         self.elapsed_ns = self.steps = 0
-        self.outbox.append(events.TurnStarted(self.epoch, turn.turn_id, switched, spent))
+        self.outbox.append(
+            events.TurnStarted(self.epoch, turn.turn_id, switched, spent, PACKED * switched, 0, 0)
+        )
         return spent
 
     def _end(self, turn: commands.QueueTurn, reason: TurnEnd) -> None:
@@ -203,4 +205,7 @@ class FakeWorker:
         )
 
     def _emit(self, turn_id: int, handles: list[int], tokens: list[int], ends: list[int]) -> None:
-        self.outbox.append(events.StepDone(self.epoch, turn_id, handles, tokens, ends, STEP_NS, 0))
+        batch = len(handles)
+        self.outbox.append(
+            events.StepDone(self.epoch, turn_id, handles, tokens, ends, STEP_NS, 0, batch, batch)
+        )

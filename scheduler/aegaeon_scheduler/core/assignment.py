@@ -70,5 +70,5 @@ class LeastWork:
 
     @staticmethod
     def _work(engine: Engine) -> tuple[float, int, int]:
-        steps = sum(engine.estimator.step_ns(model) for model in engine.queues)
+        steps = sum(engine.step_ns(model) for model in engine.queues)
         return steps, len(engine.sequences), engine.identity.worker_index

@@ -8,6 +8,7 @@ from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.deployment import Deployment
 from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.estimation.estimates import Estimates
 from aegaeon_scheduler.core.operations import Operation, Undeployment
 from aegaeon_scheduler.core.policies import engine_policy, turn_policy
 from aegaeon_scheduler.core.sequence import Sequence
@@ -28,7 +29,13 @@ class Cluster:
     """Requests, replicas, engines and their turns. Same events, same commands."""
 
     def __init__(self, config: CoreConfig) -> None:
-        self.state = State(config, config.placement, config.routing, engine_policy(config))
+        self.state = State(
+            config,
+            config.placement,
+            config.routing,
+            engine_policy(config),
+            Estimates(config.profiles),
+        )
         self._planner = TurnPlanner(turn_policy(config))
 
     def submit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aegaeon_scheduler.core.estimation.profile_row import ProfileRow
 from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.values import PlacementPolicy, RoutingPolicy
 
@@ -43,3 +44,5 @@ class CoreConfig:
     placement: PlacementPolicy = PlacementPolicy.LEAST_LOADED
     #: Chooses nodes for requests until a topology says otherwise.
     routing: RoutingPolicy = RoutingPolicy.LEAST_OUTSTANDING
+    #: Measured step times to begin with, of any devices and models.
+    profiles: tuple[ProfileRow, ...] = ()

@@ -37,5 +37,5 @@ class DeadlineTurns:
         limit = now_ns + len(engine.queues) * self.max_quota_ns
         loss = queue.dues().lateness(limit, _MAX_LATE_QUOTAS * self.max_quota_ns)
         if loss:
-            return 1, -loss / engine.estimator.step_ns(queue.model)
+            return 1, -loss / engine.step_ns(queue.model)
         return 2, queue.dues().earliest_ns

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aegaeon.errors import AegaeonError
-from aegaeon_scheduler.core.estimator import Estimator
+from aegaeon_scheduler.core.estimation.estimator import Estimator
 from aegaeon_scheduler.core.model_queue import ModelQueue
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import EngineRole, TurnStage, WorkerIdentity, WorkerMemory
@@ -32,6 +32,8 @@ class Engine:
 
     epoch: int
     identity: WorkerIdentity
+    #: Times of its kind of device.
+    estimator: Estimator
     #: Its command stream is open.
     ready: bool = False
     #: Models that can run.
@@ -59,7 +61,6 @@ class Engine:
     #: The model whose weights are being fetched behind the turns, and since when.
     fetching: str = ""
     fetching_since_ns: int = 0
-    estimator: Estimator = field(default_factory=Estimator)
     usage: WorkerMemory | None = None
     turn_count: int = 0
     switch_count: int = 0
@@ -172,6 +173,17 @@ class Engine:
         if queue is None:
             return
         queue.wait_again(turn.members, now_ns)
+
+    def step_ns(self, model: str) -> float:
+        """Expected time of a decode step with all runnable sequences of a model that fit into a
+        batch, at the context they have; of one sequence while there are none.
+        """
+        queue = self.queues.get(model)
+        runnable = queue.size - len(queue.paused) if queue is not None else 0
+        if queue is None or not runnable:
+            return self.estimator.step_ns(model)
+        batch = min(runnable, self.identity.max_batch_sequences)
+        return self.estimator.step_ns(model, batch, queue.tokens * batch / queue.size)
 
     def contested(self, model: str) -> bool:
         """Whether any other model has something to run."""

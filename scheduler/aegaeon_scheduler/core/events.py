@@ -81,12 +81,15 @@ class ModelUnloaded:
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """A turn begins on a worker; measured switch time in ns."""
+    """A turn begins on a worker; measured times in ns, and bytes moved."""
 
     epoch: int
     turn_id: int
     switched: bool
     switch_time_ns: int
+    weight_bytes: int
+    kv_swap_ns: int
+    kv_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class StepDone:
     finish_reasons: Numbers[int]
     step_time_ns: int
     prefill_tokens: int
+    decode_sequences: int
+    context_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ def fair_quota_ns(engine: Engine, model: str, max_quota_ns: int) -> int:
     models = sorted(engine.queues)
     estimate = engine.estimator
     quotas = round_quotas(
-        [estimate.step_ns(name) for name in models],
+        [engine.step_ns(name) for name in models],
         sum(estimate.switch_ns(name) for name in models),
         [engine.queues[name].tpot_ns for name in models],
         max_quota_ns,
     )
-    floor = max(_MIN_STEPS * estimate.step_ns(model), estimate.switch_ns(model))
+    floor = max(_MIN_STEPS * engine.step_ns(model), estimate.switch_ns(model))
     quota = min(quotas[models.index(model)], max_quota_ns)
     return max(1, int(max(quota, floor)))

@@ -139,6 +139,7 @@ def found_loaded(
         settle(state, node, replica, now_ns)
         return
     model.facts = facts
+    state.estimates.size_up(spec.name, facts)
     settle(state, node, replica, now_ns)
     requests.route_orphans(state, spec.name, now_ns)
 

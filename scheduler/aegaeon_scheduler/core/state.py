@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aegaeon_scheduler.core.assignment import EnginePolicy
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.estimation.estimates import Estimates
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.outbox import Outbox
 from aegaeon_scheduler.core.replica import Replica, ReplicaState
@@ -49,6 +50,7 @@ class State:
     placement: PlacementPolicy
     routing: RoutingPolicy
     engine_policy: EnginePolicy
+    estimates: Estimates
     nodes: dict[str, Node] = field(default_factory=dict)
     #: Of those, by model, nodes that have a replica: most clusters have more nodes than that.
     homes: dict[str, dict[str, Node]] = field(default_factory=dict)

@@ -22,8 +22,14 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
     if turn is not None:
         turn.steps += 1
         prefill = turn.stage is TurnStage.PREFILL
-        if not event.prefill_tokens:
-            engine.estimator.observe_step(turn.model, event.step_time_ns)
+        engine.estimator.observe_step(
+            turn.model,
+            event.step_time_ns,
+            event.decode_sequences,
+            event.context_tokens,
+            event.prefill_tokens,
+            max(len(event.handles) - event.decode_sequences, 0),
+        )
     stamp = (event.step_time_ns, now_ns)
     limit = state.config.reader_backlog_tokens
     sequences, wake = engine.sequences, state.out.wake
@@ -66,7 +72,14 @@ def on_turn_started(state: State, engine: Engine, event: TurnStarted, now_ns: in
     engine.begin(turn, now_ns)
     if event.switched:
         engine.switch_count += 1
-        engine.estimator.observe_switch(turn.model, event.switch_time_ns)
+    engine.estimator.observe_turn(
+        turn.model,
+        event.switched,
+        event.switch_time_ns,
+        event.weight_bytes,
+        event.kv_swap_ns,
+        event.kv_bytes,
+    )
     _publish(state, engine, turn, TurnChange.STARTED, switch_time_ns=event.switch_time_ns)
 
 

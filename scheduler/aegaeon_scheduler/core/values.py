@@ -152,12 +152,15 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A worker's device; sizes in bytes."""
+    """A worker's device; sizes in bytes. Speeds are what it measured at its start, or 0."""
 
     kind: str
     name: str
     pool_bytes: int
     chunk_bytes: int
+    memory_bytes_per_s: int = 0
+    host_link_bytes_per_s: int = 0
+    flops_per_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)

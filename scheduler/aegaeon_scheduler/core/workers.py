@@ -30,7 +30,7 @@ def on_registered(state: State, event: WorkerRegistered, now_ns: int) -> None:
     earlier = node.engines.get(identity.worker_index)
     if earlier is not None:
         lose(state, earlier, "another worker registered in its place", now_ns)
-    engine = Engine(event.epoch, identity)
+    engine = Engine(event.epoch, identity, state.estimates.of(identity.device))
     node.engines[identity.worker_index] = engine
     state.engines[event.epoch] = engine
     _publish(state, engine, WorkerChange.REGISTERED)
@@ -145,6 +145,7 @@ def _take_over(
     if model is None:
         model = state.models[name] = Model(spec)
     model.facts = facts
+    state.estimates.size_up(name, facts)
     replica = node.replicas.setdefault(name, Replica(name, node.node_id))
     if replica.state in (ReplicaState.ABSENT, ReplicaState.FAILED):
         lifecycle.move(state, node, replica, ReplicaState.LOADING, now_ns)

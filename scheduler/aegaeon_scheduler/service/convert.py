@@ -142,10 +142,20 @@ def worker_event(epoch: int, message: worker_pb2.ExecuteResponse) -> events.Even
             step.finish_reasons,
             step.step_time_ns,
             step.prefill_tokens,
+            step.decode_sequences,
+            step.context_tokens,
         )
     if kind == "turn_started":
         started = message.turn_started
-        return events.TurnStarted(epoch, started.turn_id, started.switched, started.switch_time_ns)
+        return events.TurnStarted(
+            epoch,
+            started.turn_id,
+            started.switched,
+            started.switch_time_ns,
+            started.weight_bytes,
+            started.kv_swap_ns,
+            started.kv_bytes,
+        )
     if kind == "turn_ended":
         ended = message.turn_ended
         reason = TurnEnd(ended.reason)

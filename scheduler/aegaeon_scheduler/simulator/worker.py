@@ -52,6 +52,11 @@ class SimulatedWorker:
     switches: int = 0
     _phase_ns: int = 0
     _switched: bool = False
+    #: Moved by the latest switch.
+    _weight_bytes: int = 0
+    _kv_bytes: int = 0
+    #: Decoding sequences of the step that runs.
+    _decoding: int = 0
     _chunks: list[tuple[SimulatedSequence, int]] = field(default_factory=list)
     _prefilled: int = 0
 
@@ -102,7 +107,13 @@ class SimulatedWorker:
             self.phase = Phase.IDLE
             turn.first_step_ns = now_ns
             return events.TurnStarted(
-                self.epoch, turn.command.turn_id, self._switched, self._phase_ns
+                self.epoch,
+                turn.command.turn_id,
+                self._switched,
+                self._phase_ns,
+                self._weight_bytes,
+                self._copy_ns(self._kv_bytes),
+                self._kv_bytes,
             )
         self.busy_ns += self._phase_ns
         self.phase = Phase.IDLE
@@ -138,6 +149,7 @@ class SimulatedWorker:
         weight_bytes = self.pool.switch(shape, now_ns)
         _, kv_bytes = self.pool.fit(shape, self._members(turn))
         self._switched = weight_bytes > 0
+        self._weight_bytes, self._kv_bytes = weight_bytes, kv_bytes
         self._begin(Phase.SWITCHING, self._copy_ns(weight_bytes + kv_bytes), now_ns)
 
     def _begin_step(self, turn: SimulatedTurn, now_ns: int) -> bool:
@@ -150,6 +162,7 @@ class SimulatedWorker:
         self._plan(running)
         decoding = [s for s, count in self._chunks if count == 1 and s.computed]
         context = sum([sequence.computed for sequence in decoding])
+        self._decoding = len(decoding)
         step_ns = shape.profile.step_ns(len(decoding), context, self._prefilled)
         self._begin(Phase.STEPPING, step_ns + self._copy_ns(kv_bytes), now_ns)
         following = self._following(turn)
@@ -176,9 +189,11 @@ class SimulatedWorker:
     def _record(self, turn: SimulatedTurn) -> events.StepDone:
         handles: list[int] = []
         ends: list[int] = []
+        context = 0
         for sequence, count in self._chunks:
             sequence.computed += count
             sequence.pending -= count
+            context += sequence.computed
             if sequence.pending or sequence.handle not in self.sequences:
                 continue
             sequence.pending = 1
@@ -192,7 +207,15 @@ class SimulatedWorker:
             self.pool.forget(sequence)
         zeros = [0] * len(handles)
         return events.StepDone(
-            self.epoch, turn.command.turn_id, handles, zeros, ends, self._phase_ns, self._prefilled
+            self.epoch,
+            turn.command.turn_id,
+            handles,
+            zeros,
+            ends,
+            self._phase_ns,
+            self._prefilled,
+            self._decoding,
+            context,
         )
 
     def _begin(self, phase: Phase, duration_ns: int, now_ns: int) -> None:

@@ -42,8 +42,9 @@ def test_a_switch_takes_the_bytes_over_the_link() -> None:
     subject.take(commands.QueueTurn(1, 1, "Qwen2.5-7B", (1,), 0, ""))
     seen = run(subject)
     time_ns, started = seen[0]
-    assert started == events.TurnStarted(1, 1, True, time_ns)
-    assert time_ns == round(subject.shapes["Qwen2.5-7B"].packed_bytes / 32e9 * 1e9)
+    packed = subject.shapes["Qwen2.5-7B"].packed_bytes
+    assert started == events.TurnStarted(1, 1, True, time_ns, packed, 0, 0)
+    assert time_ns == round(packed / 32e9 * 1e9)
     ended = seen[-1][1]
     assert isinstance(ended, events.TurnEnded)
     assert (ended.reason, ended.steps) == (TurnEnd.COMPLETED, 2)
