@@ -74,7 +74,7 @@ def test_priority_doubles_what_lateness_counts() -> None:
     submit(world, "d", 2)
     world.now_ns += 11 * SECOND
     assert order(world, worker) == ["c", "d"]  # four times one against three
-    submit(world, "d", 2)
+    submit(world, "d", 3)
     world.now_ns += 11 * SECOND
     assert order(world, worker) == ["d", "c"]
 

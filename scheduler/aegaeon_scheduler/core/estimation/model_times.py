@@ -16,7 +16,7 @@ _UNCERTAINTY = 2.0
 #: What is added to that per feature, as a share of the fixed cost, so that a coefficient which is
 #: nearly 0 by its prior can still be learned.
 _DECODE_SPREAD = (0.0, 0.1, 0.1, 1e-3)
-_PREFILL_SPREAD = (0.0, 1e-2, 1e-2, 0.1, 1e-4)
+_PREFILL_SPREAD = (0.0, 0.03, 0.03, 0.1, 1e-4)
 #: Where the number of prompts is among the features of a prefill.
 _PROMPTS = 3
 #: Every step counts until so many have been; then one of so many.

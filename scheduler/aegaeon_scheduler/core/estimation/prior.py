@@ -14,9 +14,8 @@ class DeviceSpeed:
     memory_bytes_per_s: float
     host_link_bytes_per_s: float
     flops_per_s: float
-    #: Fixed costs in ns: of a step, of a row of its batch, and of a switch.
+    #: Fixed costs in ns: of a step, and of a switch.
     step_ns: float
-    row_ns: float
     switch_ns: float
     #: Bytes of one weight, as such devices usually hold it.
     weight_bytes: int
@@ -26,8 +25,8 @@ class DeviceSpeed:
 
 #: A few cores; and a data centre's GPU. Right within a factor of ten, which a calibration or a few
 #: measurements replace.
-_CPU = DeviceSpeed(1e10, 4e9, 1e11, 1e6, 2e5, 2e6, 4, overlaps=False)
-_GPU = DeviceSpeed(2e12, 2.5e10, 3e14, 3e6, 2e4, 5e6, 2, overlaps=True)
+_CPU = DeviceSpeed(1e10, 4e9, 1e11, 1e6, 2e6, 4, overlaps=False)
+_GPU = DeviceSpeed(2e12, 2.5e10, 3e14, 3e6, 5e6, 2, overlaps=True)
 
 
 def device_speed(device: DeviceFacts) -> DeviceSpeed:
@@ -38,11 +37,14 @@ def device_speed(device: DeviceFacts) -> DeviceSpeed:
         device.host_link_bytes_per_s or usual.host_link_bytes_per_s,
         device.flops_per_s or usual.flops_per_s,
         usual.step_ns,
-        usual.row_ns,
         usual.switch_ns,
         usual.weight_bytes,
         usual.overlaps,
     )
+
+
+#: Fixed cost of a row of a batch, in ns: sampling and bookkeeping.
+_ROW_NS = 2e4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def model_size(facts: ModelFacts) -> ModelSize:
 def decode_prior(speed: DeviceSpeed, size: ModelSize) -> list[float]:
     """Coefficients of `decode_features`, in ns: all weights and the KV of the context are read."""
     compute = 0.0 if speed.overlaps else _token_ns(speed, size)
-    row = speed.row_ns + compute
+    row = _ROW_NS + compute
     context = size.kv_token_bytes / speed.memory_bytes_per_s * 1e9
     return [_fixed_ns(speed, size), row, row / 10, context]
 
@@ -77,7 +79,7 @@ def prefill_prior(speed: DeviceSpeed, size: ModelSize) -> list[float]:
     # K and V of a token have 2 * layers * width numbers; every pair of tokens costs twice that for
     # scores and again for sums, times the query heads that share one of keys, about four.
     pair = 16 * size.kv_token_bytes / speed.weight_bytes / speed.flops_per_s * 1e9
-    return [_fixed_ns(speed, size), early, max(token - early, token / 100), speed.row_ns, pair]
+    return [_fixed_ns(speed, size), early, max(token - early, token / 100), _ROW_NS, pair]
 
 
 def _fixed_ns(speed: DeviceSpeed, size: ModelSize) -> float:
