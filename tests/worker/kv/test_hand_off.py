@@ -13,7 +13,7 @@ import torch
 
 from aegaeon_worker.device.cuda import CudaDevice
 from aegaeon_worker.device.interface import VirtualRange
-from aegaeon_worker.kv.place import NOWHERE, BlockRun
+from aegaeon_worker.kv.place import NOWHERE, BlockRun, KvPlace
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 from tests.worker.device.fake_cuda import FakeCuda
 from tests.worker.device.makers import KINDS
@@ -287,3 +287,22 @@ def test_blocks_of_a_leaving_sequence_may_be_taken_while_it_is_copied(
         harness.start(sequence, "a", CHUNK_TOKENS)
     [done] = harness.memory.hand_offs.finish(wait=False)
     assert target.receive(1, "a", done.place).num_tokens == CHUNK_TOKENS
+
+
+def test_foreign_kv_is_looked_at_again_only_when_its_copies_are_done(
+    lazy: tuple[Harness, Harness, FakeCuda], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, source, driver = lazy
+    source.start(1, "a", 20)
+    place = source.hand_off(1)
+    real = target.slabs.holds
+    synchronised = []
+
+    def look(place: KvPlace, content: int) -> bool:
+        synchronised.append(driver.calls["cuStreamSynchronize"])
+        return real(place, content)
+
+    monkeypatch.setattr(target.slabs, "holds", look)
+    assert target.receive(1, "a", place).num_tokens == 20
+    before, after = synchronised
+    assert after > before

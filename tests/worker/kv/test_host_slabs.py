@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from aegaeon_worker.kv.errors import KvMemoryError, OutOfHostBlocks
 from aegaeon_worker.kv.host_slabs import HostSlabs
-from aegaeon_worker.kv.place import HostBlock
+from aegaeon_worker.kv.place import BlockRun, HostBlock, KvPlace
 from aegaeon_worker.weights import space
 from aegaeon_worker.weights.errors import SharedMemoryFull
 from aegaeon_worker.weights.space import allocated_nbytes
@@ -81,26 +82,70 @@ def test_workers_of_a_node_share_the_slabs(slabs: HostSlabs, tmp_path: Path) -> 
     assert len(slabs.take(SLAB, 2)) == 2
 
 
-def test_a_killed_workers_slabs_are_free_at_once(tmp_path: Path) -> None:
-    code = f"""
-import sys, time
-from pathlib import Path
-from aegaeon_worker.kv.host_slabs import HostSlabs
-HostSlabs(Path(sys.argv[1]), 3, {SLAB}).take({SLAB}, 3)
-print("taken", flush=True)
-time.sleep(60)
-"""
+def run_and_kill(code: str, folder: Path) -> str:
+    """What another worker prints before it dies."""
     worker = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True
     )
     assert worker.stdout is not None
-    assert worker.stdout.readline() == "taken\n"
+    line = worker.stdout.readline()
     worker.send_signal(signal.SIGKILL)
     worker.wait(timeout=30)
     worker.stdout.close()
+    return line
+
+
+_OTHER_WORKER = f"""
+import sys, time
+from pathlib import Path
+from aegaeon_worker.kv.host_slabs import HostSlabs
+slabs = HostSlabs(Path(sys.argv[1]), 3, {SLAB})
+blocks = slabs.take({SLAB}, 3)
+for number, block in enumerate(blocks):
+    slabs.view(block, 1, {SLAB}).fill_(number)
+print(slabs.publish(blocks, 7)[0].generation, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_killed_workers_slabs_are_free_at_once(tmp_path: Path) -> None:
+    assert int(run_and_kill(_OTHER_WORKER, tmp_path)) > 0
     slabs = HostSlabs(tmp_path, 3, SLAB)
     assert len(slabs.take(SLAB, 3)) == 3
     slabs.close()
+
+
+def test_what_a_killed_worker_published_stays_readable_until_its_slab_is_taken(
+    tmp_path: Path,
+) -> None:
+    generation = int(run_and_kill(_OTHER_WORKER, tmp_path))
+    places = [
+        KvPlace(16, SLAB, (BlockRun(slab, generation, first_block=0, num_blocks=1),))
+        for slab in range(3)
+    ]
+    slabs = HostSlabs(tmp_path, 3, SLAB)
+    assert all(slabs.holds(place, 7) for place in places)
+    assert int(slabs.view(HostBlock(2, 0), 1, SLAB).max()) == 2
+    [mine] = slabs.take(SLAB, 1)
+    assert [slabs.holds(place, 7) for place in places] == [s != mine.slab for s in range(3)]
+    slabs.close()
+
+
+def test_what_is_published_is_told_from_what_was_there_before(slabs: HostSlabs) -> None:
+    keep, *blocks = slabs.take(1024, 3)
+    [first] = slabs.publish(blocks, 7)
+    place = KvPlace(32, 1024, (first,))
+    assert slabs.holds(place, 7)
+    assert not slabs.holds(place, 8), "other contents"
+    assert not slabs.holds(replace(place, runs=(replace(first, num_blocks=3),)), 7)
+    slabs.give_back(blocks[1:])
+    assert not slabs.holds(place, 7), "half of it is gone"
+    blocks[1:] = slabs.take(1024, 1)
+    [second] = slabs.publish(blocks, 7)
+    assert (second.slab, second.first_block) == (first.slab, first.first_block)
+    assert not slabs.holds(place, 7)
+    assert slabs.holds(replace(place, runs=(second,)), 7)
+    slabs.give_back([keep, *blocks])
 
 
 def test_workers_with_other_settings_are_refused(slabs: HostSlabs, tmp_path: Path) -> None:

@@ -155,3 +155,17 @@ def test_swapped_out_kv_cannot_be_used(make: MakeHarness) -> None:
         harness.memory.commit(1, 21)
     with pytest.raises(SequenceNotResident):
         harness.models["a"].kv.drop_host_copy(1)
+
+
+def test_blocks_are_written_again_only_when_their_copy_is_complete(make: MakeHarness) -> None:
+    harness = make()
+    harness.start(1, "a", CHUNK_TOKENS)
+    harness.start(2, "a", CHUNK_TOKENS)
+    harness.memory.activate("a", [(1, CHUNK_TOKENS), (2, CHUNK_TOKENS)])
+    leaving = set(harness.models["a"].kv.block_table(2))
+    harness.memory.preempt(2)
+    assert harness.memory.grow(1, 2 * CHUNK_TOKENS)
+    assert leaving & set(harness.models["a"].kv.block_table(1))
+    harness.append(1, "a", CHUNK_TOKENS)
+    harness.memory.activate("a", [(2, CHUNK_TOKENS)])
+    harness.check_kv(2, "a")
