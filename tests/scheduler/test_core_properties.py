@@ -176,7 +176,7 @@ class AnyOrder(RuleBasedStateMachine):
     def ends_are_final_and_tokens_right(self) -> None:
         for sequence in self.world.sequences:
             prompt = tuple(sequence.prompt)
-            made = sequence.generated
+            made = list(sequence.generated)
             assert made == [token_at(prompt, index) for index in range(len(made))]
             if sequence.ended:
                 assert self.ended.setdefault(sequence.sequence_id, len(made)) == len(made)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from aegaeon.errors import AegaeonError, ErrorReason, RequestTimeoutError, UnavailableError
 from aegaeon_scheduler.core.admission import admit
 from aegaeon_scheduler.core.backlog import Backlog
@@ -43,7 +45,7 @@ def submit(state: State, request: GenerationRequest, backlog: Backlog, now_ns: i
         prompt=request.prompt,
         stop=admission.stop,
         arrival_ns=now_ns,
-        generated=list(request.generated),
+        generated=array("I", request.generated),
         inherited=len(request.generated),
         reserved_tokens=admission.reserved_tokens,
         pool_bytes=admission.pool_bytes,
