@@ -65,6 +65,8 @@ class StubEngine:
     def __init__(self, number: int, pace: Pace) -> None:
         self.number = number
         self.epoch = 0
+        #: The scheduler has opened its stream.
+        self.connected = asyncio.Event()
         self._pace = pace
         #: Unfinished sequences: how many tokens they still want when they begin.
         self._wanted: dict[int, int] = {}
@@ -82,6 +84,7 @@ class StubEngine:
     async def serve(self, commands: AsyncIterator[worker_pb2.ExecuteRequest], context: Any) -> None:
         """One command and event stream."""
         await context.write(_event(ready=worker_pb2.Ready()))
+        self.connected.set()
         reader = asyncio.create_task(self._take(commands))
         due = time.monotonic()
         try:

@@ -93,6 +93,7 @@ async def run(scheduler_address: str, listen: str) -> None:
                     await scheduler.RenewLease(cluster_pb2.RenewLeaseRequest(epoch=engine.epoch))
 
         renewing = asyncio.create_task(renew())
+        await asyncio.gather(*(engine.connected.wait() for engine in engines))
         print(json.dumps({"ready": True}), flush=True)
         async for line in stdin_lines():
             print(json.dumps(pace.figures()), flush=True)
