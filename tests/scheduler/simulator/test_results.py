@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from aegaeon_scheduler.simulator.bound import attainment_bound
-from aegaeon_scheduler.simulator.objective import Objective, Objectives
+from aegaeon_scheduler.simulator.objective import Objective
 from aegaeon_scheduler.simulator.report import write_requests
 from aegaeon_scheduler.simulator.results import RequestRecord, SimulationResult
 from aegaeon_scheduler.simulator.sweep import capacity
 from aegaeon_scheduler.simulator.workload import Arrival
-from tests.scheduler.simulator.worlds import small_machines
 
 #: First token 100 after arrival, then one every 10.
 OBJECTIVE = Objective(100, 10)
@@ -70,21 +68,3 @@ def test_capacity_is_where_the_line_last_falls_below(
     line: list[tuple[float, float]], found: float | None
 ) -> None:
     assert capacity(line) == pytest.approx(found)
-
-
-def test_the_bound_counts_steps_that_cannot_be_shared() -> None:
-    second = 1_000_000_000
-    light = [Arrival(0, "m", 1, 10)]
-    assert attainment_bound(light, small_machines(light), Objectives()) == 1.0
-    # 8 engines, 9 models without a moment to spare: one of them cannot be served.
-    tight = [Arrival(0, f"m{index}", 1, 1_000) for index in range(9)]
-    bed = small_machines(tight)
-    step_ns = min(shape.profile.decode_ns(1, 0) for shape in bed.shapes.values())
-    share = attainment_bound(tight, bed, Objectives(Objective(1, round(step_ns))))
-    assert 0.5 < share < 1 - 1 / 18
-    # Far apart, the same requests have time enough.
-    apart = [Arrival(index * 60 * second, "m", 1, 1_000) for index in range(9)]
-    assert (
-        attainment_bound(apart, small_machines(apart), Objectives(Objective(1, round(step_ns))))
-        == 1.0
-    )
