@@ -1,4 +1,4 @@
-"""What scheduler and gRPC cost: the whole stack beside its engine in process, in pairs."""
+"""What scheduler and gRPC cost: the whole stack beside its engine alone, in pairs."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ import torch
 
 from aegaeon.demo_model import fetch_demo_model
 from aegaeon.model_spec import ModelSpec
+from benchmarks.bare_engine import BareEngine
 from benchmarks.boundary import measure_boundary
 from benchmarks.idle_share import find_daemons, idle_share
-from benchmarks.in_process import InProcessEngine
 from benchmarks.machine import describe_command, describe_machine, describe_versions
 from benchmarks.model_switch import measure_switches
 from benchmarks.promises import StackTimes, targets
@@ -45,7 +45,7 @@ def measure(model_path: Path, options: argparse.Namespace) -> StackTimes:
                 timings.run_round(workload, expected)
                 rates = f"{timings.batch[-1]:.1f} and {timings.single[-1]:.1f} tokens/s"
                 print(f"round {number + 1}, {timings.competitor.name}: {rates}", flush=True)
-        engine = InProcessEngine(model_path, SIZES, THREADS)
+        engine = BareEngine(model_path, SIZES, THREADS)
         try:
             engine.generate(workload.prompts, 2)
             boundary = measure_boundary(stack.competitor, engine, workload, expected, options.pairs)
@@ -97,7 +97,7 @@ def _figures(times: StackTimes) -> list[Figure]:
     return [
         *(figure for timings in (*times.peers, times.stack) for figure in timings.figures()),
         Figure("whole stack: a token of one stream", "ms", boundary.stack_single),
-        Figure("engine in process: a token of one stream", "ms", boundary.engine_single),
+        Figure("engine alone: a token of one stream", "ms", boundary.engine_single),
         Figure("difference of the two, pair by pair", "ms", boundary.single_ms),
         Figure("all at once: throughput lost to the boundary, pair by pair", "%", batch_percent),
         Figure(f"model switch, {switches.weight_bytes} bytes of weights", "ms", switches.switch_ms),

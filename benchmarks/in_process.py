@@ -36,8 +36,6 @@ _TIMEOUT_S = 120.0
 class InProcessEngine:
     """Drives an engine on its own thread in this process, with the commands that workers get."""
 
-    name = "engine in process"
-
     def __init__(self, model_path: Path, sizes: NodeSizes, threads: int) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._numbers = itertools.count(1)
