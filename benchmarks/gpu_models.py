@@ -11,6 +11,7 @@ from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.models.build import build_module
 from aegaeon_worker.models.interface import StepInput
 from aegaeon_worker.models.native.model import NativeModel
+from aegaeon_worker.models.native.packing import LinearPacking
 from aegaeon_worker.models.native.plan import EMBEDDING, HEAD, plan_decoder
 from aegaeon_worker.models.native.weights import FusedSlices
 from aegaeon_worker.models.probe import probe_attention
@@ -50,7 +51,9 @@ class RandomModel:
         plan = plan_decoder(module, probe_attention(path, module), self.ties, DTYPE)
         assert plan is not None
         self.plan = plan
-        self.native = NativeModel(plan, dtype=DTYPE, max_model_len=config.max_position_embeddings)
+        self.native = NativeModel(
+            plan, LinearPacking({}), dtype=DTYPE, max_model_len=config.max_position_embeddings
+        )
         layout = self.native.layout
         self.nbytes = layout.nbytes
         storage = torch.empty(layout.nbytes // DTYPE.itemsize, dtype=DTYPE, device=DEVICE)

@@ -29,8 +29,10 @@ def allocate(layout: WeightLayout) -> dict[str, torch.Tensor]:
 class PagedRunner:
     """A bound model with a KV range full of NaN and randomly placed blocks."""
 
-    def __init__(self, path: Path, *, num_blocks: int = 256, seed: int = 0) -> None:
-        model, reader = TransformersLoader().open(
+    def __init__(
+        self, path: Path, *, num_blocks: int = 256, seed: int = 0, packed_for: str = "cpu"
+    ) -> None:
+        model, reader = TransformersLoader(torch.device(packed_for)).open(
             path, dtype=torch.float32, max_model_len=None, trust_remote_code=False
         )
         self._setup(model, reader, allocate(model.layout), num_blocks, seed)

@@ -26,7 +26,9 @@ PROMPT = [5, 9, 300, 41, 7]
 def open_model(
     path: Path, dtype: torch.dtype = torch.float32
 ) -> tuple[ServedModel, CheckpointReader]:
-    return TransformersLoader().open(path, dtype=dtype, max_model_len=None, trust_remote_code=False)
+    return TransformersLoader(torch.device("cpu")).open(
+        path, dtype=dtype, max_model_len=None, trust_remote_code=False
+    )
 
 
 def edit_weights(path: Path, edit: Callable[[dict[str, torch.Tensor]], None]) -> None:

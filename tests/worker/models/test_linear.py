@@ -67,7 +67,7 @@ def test_weights_that_are_apart_are_not_shared() -> None:
 @pytest.mark.parametrize("family", ["olmo2", "gemma2"])
 def test_query_key_value_and_gate_up_share_products(tmp_path: Path, family: str) -> None:
     make_checkpoint(family, tmp_path)
-    model, reader = TransformersLoader().open(
+    model, reader = TransformersLoader(torch.device("cpu")).open(
         tmp_path, dtype=torch.float32, max_model_len=None, trust_remote_code=False
     )
     tensors = allocate(model.layout)

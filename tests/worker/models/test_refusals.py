@@ -16,7 +16,7 @@ from tests.worker.models.tiny import make_checkpoint
 
 
 def open_model(path: Path, max_model_len: int | None = None) -> None:
-    TransformersLoader().open(
+    TransformersLoader(torch.device("cpu")).open(
         path, dtype=torch.float32, max_model_len=max_model_len, trust_remote_code=False
     )
 
@@ -139,7 +139,7 @@ def test_context_length_knows_rope_scaling(
     tmp_path: Path, rope: dict[str, Any], length: int
 ) -> None:
     make_checkpoint("llama", tmp_path, rope_parameters={"rope_theta": 10000.0, **rope})
-    model, _ = TransformersLoader().open(
+    model, _ = TransformersLoader(torch.device("cpu")).open(
         tmp_path, dtype=torch.float32, max_model_len=None, trust_remote_code=False
     )
     assert model.max_model_len == length

@@ -22,7 +22,7 @@ def test_filled_tensors_equal_those_of_transformers(
     tmp_path: Path, family: str, dtype: torch.dtype
 ) -> None:
     make_checkpoint(family, tmp_path)
-    model, reader = TransformersLoader().open(
+    model, reader = TransformersLoader(torch.device("cpu")).open(
         tmp_path, dtype=dtype, max_model_len=None, trust_remote_code=False
     )
     tensors = allocate(model.layout)
@@ -45,7 +45,7 @@ def _expected(name: str, module: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 def test_stages_follow_the_order_of_execution(tmp_path: Path) -> None:
     make_checkpoint("llama", tmp_path, tie_word_embeddings=False)
-    model, _ = TransformersLoader().open(
+    model, _ = TransformersLoader(torch.device("cpu")).open(
         tmp_path, dtype=torch.float32, max_model_len=None, trust_remote_code=False
     )
     stages = model.layout.stages
@@ -65,7 +65,7 @@ def test_stages_follow_the_order_of_execution(tmp_path: Path) -> None:
 def test_only_the_layout_is_lost_when_the_range_is_reused(tmp_path: Path, family: str) -> None:
     """Leaving a model and coming back to it brings back all it computes with."""
     make_checkpoint(family, tmp_path)
-    model, reader = TransformersLoader().open(
+    model, reader = TransformersLoader(torch.device("cpu")).open(
         tmp_path, dtype=torch.float32, max_model_len=None, trust_remote_code=False
     )
     tensors = allocate(model.layout)
@@ -80,7 +80,7 @@ def test_only_the_layout_is_lost_when_the_range_is_reused(tmp_path: Path, family
 
 def test_bfloat16_model_computes_close_to_float32(tmp_path: Path) -> None:
     make_checkpoint("llama", tmp_path)
-    model, reader = TransformersLoader().open(
+    model, reader = TransformersLoader(torch.device("cpu")).open(
         tmp_path, dtype=torch.bfloat16, max_model_len=None, trust_remote_code=False
     )
     runner = PagedRunner.over(model, reader, allocate(model.layout))

@@ -57,7 +57,9 @@ class WorkerParts:
         stack.callback(cache.close)
         memory = MemoryManager(self.device, slabs)
         stack.callback(memory.close)
-        self.preparer = ModelPreparer(TransformersLoader(), cache, default_dtype(self.device))
+        self.preparer = ModelPreparer(
+            TransformersLoader(self.device.torch_device), cache, default_dtype(self.device)
+        )
         packers = Packers()
         self.thread = EngineThread()
         models = ModelTable(self.preparer, self.device, memory, packers, self.thread.submit)

@@ -1,4 +1,4 @@
-"""Linear layers for few rows on a CPU, where ``F.linear`` leaves half the memory speed unused."""
+"""Linear layers on a CPU, where ``F.linear`` leaves half the memory speed unused for few rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+
+from aegaeon_worker.models.onednn import onednn_available, onednn_product
 
 #: Up to this many rows (from two on), the transposed product runs at memory speed.
 _TRANSPOSED_MAX_ROWS = 4
@@ -17,30 +19,21 @@ _FEW_ROWS = 64
 _ONEDNN_MIN_OUT_FEATURES = 512
 
 
-def _onednn(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
-    return out
-
-
-def _onednn_available() -> bool:
-    """Whether the private oneDNN product exists and takes a plain weight."""
-    try:
-        _onednn(torch.ones(1, 2), torch.ones(2, 2))
-    except (AttributeError, RuntimeError, TypeError):
-        return False
-    return True
-
-
-_HAS_ONEDNN = _onednn_available()
+_HAS_ONEDNN = onednn_available()
 
 
 def product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """``rows`` [M, K] by ``weight`` [N, K], as [M, N], in whatever order of memory is fastest."""
+    """``rows`` [M, K] by ``weight`` [N, K], as [M, N], in whatever order of memory is fastest.
+
+    A packed weight has one way to be multiplied, which is the fastest for any number of rows.
+    """
+    if weight.is_mkldnn:
+        return onednn_product(rows, weight)
     count = rows.shape[0]
     if 1 < count <= _TRANSPOSED_MAX_ROWS:
         return torch.mm(weight, rows.t()).t()
     if _HAS_ONEDNN and count <= _FEW_ROWS and weight.shape[0] >= _ONEDNN_MIN_OUT_FEATURES:
-        return _onednn(rows, weight)
+        return onednn_product(rows, weight)
     return F.linear(rows, weight)
 
 

@@ -26,7 +26,7 @@ YARN = {
 
 
 def open_model(folder: Path) -> tuple[ServedModel, CheckpointReader]:
-    return TransformersLoader().open(
+    return TransformersLoader(torch.device("cpu")).open(
         folder, dtype=torch.float32, max_model_len=None, trust_remote_code=False
     )
 

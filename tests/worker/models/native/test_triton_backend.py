@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the runner is
 def runners(family: str, folder: Path) -> tuple[PagedRunner, PagedRunner]:
     """The same checkpoint over PyTorch, and over kernels in Triton's interpreter."""
     make_checkpoint(family, folder, num_hidden_layers=1)
-    plain, kernels = PagedRunner(folder), PagedRunner(folder, seed=1)
+    plain, kernels = PagedRunner(folder), PagedRunner(folder, seed=1, packed_for="cuda")
     assert isinstance(kernels.model, NativeModel)
     plan = kernels.model._plan.attention
     kernels.model.backend = TritonBackend(plan, torch.device("cpu"))

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.models.interface import StepInput
 from aegaeon_worker.models.native.backend import Backend, StepAttention, choose_backend
+from aegaeon_worker.models.native.packing import LinearPacking
 from aegaeon_worker.models.native.plan import DecoderPlan
 from aegaeon_worker.models.native.weights import DecoderWeights, place_fused
 from aegaeon_worker.weights.stage_gate import StageGate
@@ -21,8 +22,16 @@ class NativeModel:
     backend: Backend
     """What it computes with; set by ``bind``, by the device of the weights."""
 
-    def __init__(self, plan: DecoderPlan, *, dtype: torch.dtype, max_model_len: int) -> None:
+    def __init__(
+        self,
+        plan: DecoderPlan,
+        packing: LinearPacking,
+        *,
+        dtype: torch.dtype,
+        max_model_len: int,
+    ) -> None:
         self._plan = plan
+        self._packing = packing
         attention = plan.attention
         self.layout = place_fused(plan, dtype)
         self.kv_shape = KvShape(plan.num_layers, attention.kv_heads, attention.head_dim, dtype)
@@ -32,7 +41,8 @@ class NativeModel:
 
     def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """See ``ServedModel``; ``tensors`` has the names of the layout."""
-        self._weights = DecoderWeights.of(tensors, self._plan.num_layers)
+        bound = self._packing.bind(tensors)
+        self._weights = DecoderWeights.of(bound, self._plan.num_layers)
         device = self._weights.embedding.device
         self.backend = choose_backend(device, self._plan.attention, self.kv_shape.dtype)
 

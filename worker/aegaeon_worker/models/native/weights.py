@@ -28,11 +28,12 @@ def place_fused(plan: DecoderPlan, dtype: torch.dtype) -> WeightLayout:
 class FusedSlices(Mapping[str, torch.Tensor]):
     """Views of the fused tensors under the names of the ``transformers`` module's own.
 
-    Each fused tensor is asked for once, when its first part is.
+    Each fused tensor is asked for once, when its first part is, and is in ``taken`` from then on.
     """
 
     def __init__(self, plan: DecoderPlan, fused: Mapping[str, torch.Tensor]) -> None:
         self._fused = fused
+        self.taken: dict[str, torch.Tensor] = {}
         self._owners: dict[str, FusedTensor] = {
             part: tensor
             for _, tensors in plan.stages
@@ -44,7 +45,8 @@ class FusedSlices(Mapping[str, torch.Tensor]):
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._views:
             owner = self._owners[name]
-            views = torch.split(self._fused[owner.name], list(owner.sizes))
+            fused = self.taken[owner.name] = self._fused[owner.name]
+            views = torch.split(fused, list(owner.sizes))
             self._views.update(zip(owner.parts, views, strict=True))
         return self._views[name]
 
