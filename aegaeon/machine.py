@@ -29,10 +29,7 @@ class Machine:
 
 def detect_machine(shm_dir: str = DEFAULT_SHM_DIR) -> Machine:
     """Look at the machine. Raises ConfigError when the shared-memory folder cannot be used."""
-    total, available = _meminfo(Path("/proc/meminfo").read_text(encoding="ascii"))
-    limit = _cgroup_limit(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
-    if limit is not None:
-        total, available = min(total, limit[0]), min(available, limit[1])
+    total, available = _memory()
     if not os.access(shm_dir, os.W_OK | os.X_OK):
         raise ConfigError(
             f"shm_dir {shm_dir} is not a folder that this user may write to; give another one",
@@ -47,6 +44,18 @@ def detect_machine(shm_dir: str = DEFAULT_SHM_DIR) -> Machine:
         shm_free=shm.f_bavail * shm.f_frsize,
         cpus=len(os.sched_getaffinity(0)),
     )
+
+
+def available_memory() -> int:
+    """Bytes that may be used now without swapping, and within the container's limit."""
+    return _memory()[1]
+
+
+def _memory() -> tuple[int, int]:
+    """(total, available)."""
+    total, available = _meminfo(Path("/proc/meminfo").read_text(encoding="ascii"))
+    limit = _cgroup_limit(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    return (total, available) if limit is None else (min(total, limit[0]), min(available, limit[1]))
 
 
 def _meminfo(text: str) -> tuple[int, int]:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from aegaeon.machine import available_memory
 from aegaeon_worker.device import libc
 from aegaeon_worker.device.cpu import CpuDevice
 from aegaeon_worker.device.errors import DeviceMemoryError
-from aegaeon_worker.device.host_memory import available_nbytes
 from aegaeon_worker.device.interface import CopyLane
 
 CHUNK = 2 << 20
@@ -76,7 +76,7 @@ print(target.tensor(0, torch.uint8, (8,)).sum())
 
 
 def test_a_pool_larger_than_the_machine_is_refused_with_both_numbers() -> None:
-    asked = available_nbytes() + (64 << 30)
+    asked = available_memory() + (64 << 30)
     with pytest.raises(DeviceMemoryError, match=rf"{asked} bytes .* only \d+ bytes available"):
         CpuDevice(asked)
 

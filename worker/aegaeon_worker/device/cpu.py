@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 import torch
 
+from aegaeon.machine import available_memory
 from aegaeon_worker.device import libc
 from aegaeon_worker.device.chunk_table import ChunkTable
 from aegaeon_worker.device.errors import DeviceMemoryError
 from aegaeon_worker.device.host_memory import (
-    available_nbytes,
     byte_view,
     dense_nbytes,
     tensor_at,
@@ -120,7 +120,7 @@ class CpuDevice:
             raise DeviceMemoryError(
                 f"device memory of {nbytes} bytes is less than one chunk of {chunk_nbytes} bytes"
             )
-        available = available_nbytes()
+        available = available_memory()
         if nbytes > available:
             raise DeviceMemoryError(
                 f"device memory of {nbytes} bytes was asked for, but this machine has only "

@@ -1,46 +1,10 @@
-"""How much memory this process may still use, and tensors over raw addresses."""
+"""Tensors over raw addresses."""
 
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import torch
-
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
-
-
-def available_nbytes() -> int:
-    """Bytes that can be used without swapping: the machine's, or the control group's if fewer."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return min([int(line.split()[1]) * 1024, *_cgroup_headrooms()])
-    raise OSError("/proc/meminfo has no MemAvailable line; a Linux kernel from 3.14 on is needed")
-
-
-def _cgroup_headrooms() -> list[int]:
-    """Bytes left under each memory limit from this process's control group (v2) upwards."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    paths = [line[3:] for line in lines if line.startswith("0::")]
-    headrooms = []
-    for path in paths:
-        group = _CGROUP_ROOT / path.lstrip("/")
-        while group.is_relative_to(_CGROUP_ROOT):
-            headrooms.extend(_headroom(group))
-            group = group.parent
-    return headrooms
-
-
-def _headroom(group: Path) -> list[int]:
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-    except OSError:
-        return []
-    return [] if limit == "max" else [max(0, int(limit) - used)]
 
 
 def dense_nbytes(dtype: torch.dtype, shape: tuple[int, ...]) -> int:

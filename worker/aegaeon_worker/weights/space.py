@@ -10,7 +10,7 @@ import errno
 import os
 from pathlib import Path
 
-from aegaeon_worker.device.host_memory import available_nbytes
+from aegaeon.machine import available_memory
 from aegaeon_worker.weights.errors import SharedMemoryFull
 
 
@@ -18,7 +18,7 @@ def free_nbytes(directory: Path) -> int:
     """Bytes that can still be written: the file system's, or the machine's if that is memory."""
     status = os.statvfs(directory)
     free = status.f_bavail * status.f_frsize
-    return min(free, available_nbytes()) if _is_in_memory(directory) else free
+    return min(free, available_memory()) if _is_in_memory(directory) else free
 
 
 def require_room(directory: Path, purpose: str, nbytes: int) -> None:
