@@ -66,14 +66,16 @@ class NodeTopology(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., num_engines: _Optional[int] = ..., num_prefill_engines: _Optional[int] = ..., num_decode_engines: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., cpu_num_slabs: _Optional[int] = ..., cpu_slab_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ...) -> None: ...
 
 class ApplyTopologyRequest(_message.Message):
-    __slots__ = ("nodes", "placement_policy", "routing_policy")
+    __slots__ = ("nodes", "placement_policy", "routing_policy", "decode_work_stealing_min_batch_gap")
     NODES_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_POLICY_FIELD_NUMBER: _ClassVar[int]
     ROUTING_POLICY_FIELD_NUMBER: _ClassVar[int]
+    DECODE_WORK_STEALING_MIN_BATCH_GAP_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeTopology]
     placement_policy: PlacementPolicy
     routing_policy: RoutingPolicy
-    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeTopology, _Mapping]]] = ..., placement_policy: _Optional[_Union[PlacementPolicy, str]] = ..., routing_policy: _Optional[_Union[RoutingPolicy, str]] = ...) -> None: ...
+    decode_work_stealing_min_batch_gap: int
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeTopology, _Mapping]]] = ..., placement_policy: _Optional[_Union[PlacementPolicy, str]] = ..., routing_policy: _Optional[_Union[RoutingPolicy, str]] = ..., decode_work_stealing_min_batch_gap: _Optional[int] = ...) -> None: ...
 
 class ApplyTopologyResponse(_message.Message):
     __slots__ = ("engines",)

@@ -78,6 +78,13 @@ def _parser() -> argparse.ArgumentParser:
         default=core.policy.value,
         help="plans turns and chooses engines",
     )
+    add(
+        "--decode-work-stealing-min-batch-gap",
+        type=_gap,
+        default=core.stealing_min_batch_gap,
+        help="batches at which an idle decode engine takes one of another, until a topology says "
+        "otherwise; 0: never",
+    )
     add("--lifeline-fd", type=int, help="stop when the other end of this pipe is closed")
     add("--lifeline-folder", type=Path, help="remove this folder when that was the reason to stop")
     add("--ready-fd", type=int, help="write a JSON line with the address here once serving")
@@ -104,7 +111,11 @@ def _numbers(daemon: DaemonConfig, core: CoreConfig) -> list[tuple[str, int, str
         ),
         ("--ttft-slo-ms", core.ttft_slo_ns // _MS, "target time to the first token"),
         ("--tpot-slo-ms", core.tpot_slo_ns // _MS, "target time per output token"),
-        ("--max-quota-ms", core.max_quota_ns // _MS, "longest turn while another model waits"),
+        (
+            "--max-quota-ms",
+            core.max_quota_ns // _MS,
+            "longest turn while another model waits; published: 4 s",
+        ),
         ("--max-wait-ms", core.max_wait_ns // _MS, "a model that waits so long goes first"),
     ]
 
@@ -130,6 +141,7 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
             max_wait_ns=options.max_wait_ms * _MS,
             placement=PlacementPolicy[_member(options.placement)],
             routing=RoutingPolicy[_member(options.routing)],
+            stealing_min_batch_gap=options.decode_work_stealing_min_batch_gap,
         ),
     )
 
@@ -138,6 +150,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def _gap(text: str) -> int:
+    value = int(text)
+    if value < 0 or value == 1:
+        raise argparse.ArgumentTypeError(f"{value} is neither 0 nor at least 2")
     return value
 
 

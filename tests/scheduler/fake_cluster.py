@@ -49,6 +49,7 @@ class FakeClusterDriver:
         #: Everything that went in and came out, to compare runs.
         self.inputs: list[tuple[int, events.Event | GenerationRequest]] = []
         self.outputs: list[str] = []
+        self.sent: list[commands.WorkerCommand] = []
         #: Who left KV in the slabs, by epoch and handle; and epochs that have been lost.
         self.slabs: set[tuple[int, int]] = set()
         self.lost: set[int] = set()
@@ -172,6 +173,7 @@ class FakeClusterDriver:
                 case _:
                     worker = self.workers.get(command.epoch)
                     if worker is not None:
+                        self.sent.append(command)
                         worker.inbox.append(command)
 
 

@@ -18,7 +18,7 @@ from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.values import EngineRole, FinishReason
 from tests.scheduler.fake_cluster import FakeClusterDriver, replay, request
-from tests.scheduler.fake_worker import MS, token_at
+from tests.scheduler.fake_worker import MS, PACKED, token_at
 
 MODELS = ("a", "b", "c")
 NODES = ("n0", "n1")
@@ -34,6 +34,9 @@ class AnyOrder(RuleBasedStateMachine):
     policy = SchedulingPolicy.DEADLINE
     #: Of each node's engines, by index.
     roles: tuple[EngineRole, ...] = (EngineRole.SIMPLE, EngineRole.SIMPLE)
+    batch = 2
+    #: Room for two models on a node only, so that deployments evict.
+    cache = 250
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,6 +45,7 @@ class AnyOrder(RuleBasedStateMachine):
             reader_backlog_tokens=3,
             recovery_timeout_ns=RECOVERY_NS,
             affinity_slack=2,
+            stealing_min_batch_gap=2,
         )
         self.world = FakeClusterDriver(config)
         self.ended: dict[int, int] = {}
@@ -49,9 +53,9 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         for index, role in enumerate(self.roles):
-            self.world.add_worker("n0", index, batch=2, cache=250, role=role)
+            self.world.add_worker("n0", index, batch=self.batch, cache=self.cache, role=role)
         self.world.settle()
-        for model in MODELS[:2]:
+        for model in MODELS[: self.cache // PACKED]:
             self.world.deploy(model)
         self.world.settle()
 
@@ -61,8 +65,9 @@ class AnyOrder(RuleBasedStateMachine):
         known = self.world.cluster.state.nodes.get(node)
         if known is not None and index in known.engines and not replace:
             return
-        # Room for two models on a node only, so that deployments evict.
-        self.world.add_worker(node, index, batch=2, cache=250, role=self.roles[index])
+        self.world.add_worker(
+            node, index, batch=self.batch, cache=self.cache, role=self.roles[index]
+        )
 
     @rule(data=st.data(), room=st.booleans())
     @precondition(lambda self: self.world.workers)
@@ -92,6 +97,15 @@ class AnyOrder(RuleBasedStateMachine):
         sequence = data.draw(st.sampled_from(self.world.sequences))
         self.world.apply(events.CancelRequested(sequence.sequence_id))
         assert sequence.ended
+
+    @rule(data=st.data(), really=seldom)
+    @precondition(lambda self: self.world.workers)
+    def empty_an_engine(self, data: st.DataObject, really: bool) -> None:
+        if not really:
+            return
+        epoch = data.draw(st.sampled_from(sorted(self.world.workers)))
+        for sequence in list(self.world.cluster.state.engines[epoch].sequences.values()):
+            self.world.apply(events.CancelRequested(sequence.sequence_id))
 
     @rule(data=st.data())
     @precondition(lambda self: self.world.sequences)
@@ -188,7 +202,7 @@ class AnyOrder(RuleBasedStateMachine):
         world = self.world
         for node in NODES:
             for index, role in enumerate(self.roles):
-                world.add_worker(node, index, batch=2, cache=1_000, role=role)
+                world.add_worker(node, index, batch=self.batch, cache=1_000, role=role)
         world.settle()
         for model in {s.model for s in world.sequences if not s.ended}:
             world.deploy(model)
@@ -214,10 +228,24 @@ class AnyOrderInTurn(AnyOrder):
     policy = SchedulingPolicy.ROUND_ROBIN
 
 
+class AnyOrderPublished(AnyOrder):
+    """The same with the published policy."""
+
+    policy = SchedulingPolicy.PUBLISHED
+
+
 class AnyOrderDedicated(AnyOrder):
     """The same with a prefill and two decode engines per node."""
 
     roles = (EngineRole.PREFILL, EngineRole.DECODE, EngineRole.DECODE)
+
+
+class AnyOrderPublishedDedicated(AnyOrderDedicated):
+    """The same with the published policy, and many small batches to steal."""
+
+    policy = SchedulingPolicy.PUBLISHED
+    batch = 1
+    cache = 350
 
 
 SETTINGS = settings(
@@ -227,7 +255,10 @@ SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 AnyOrder.TestCase.settings = AnyOrderInTurn.TestCase.settings = SETTINGS
-AnyOrderDedicated.TestCase.settings = SETTINGS
+AnyOrderDedicated.TestCase.settings = AnyOrderPublished.TestCase.settings = SETTINGS
+AnyOrderPublishedDedicated.TestCase.settings = SETTINGS
 TestAnyOrder = AnyOrder.TestCase
+TestAnyOrderPublished = AnyOrderPublished.TestCase
+TestAnyOrderPublishedDedicated = AnyOrderPublishedDedicated.TestCase
 TestAnyOrderDedicated = AnyOrderDedicated.TestCase
 TestAnyOrderInTurn = AnyOrderInTurn.TestCase

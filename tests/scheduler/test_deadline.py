@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.config import CoreConfig
-from aegaeon_scheduler.core.policies import turn_policy
+from aegaeon_scheduler.core.deadline import DeadlineTurns
 from tests.scheduler.fake_cluster import FakeClusterDriver, request
 from tests.scheduler.fake_worker import MS, FakeWorker
 
@@ -33,7 +33,8 @@ def submit(world: FakeClusterDriver, model: str, count: int = 1) -> list[str | N
 def order(world: FakeClusterDriver, worker: FakeWorker) -> list[str]:
     """What the policy would run next; nothing of it has been sent."""
     engine = world.cluster.state.engines[worker.epoch]
-    return turn_policy(world.config).plan(engine, world.now_ns).order
+    turns = DeadlineTurns(SECOND, world.config.max_wait_ns)
+    return turns.plan(engine, world.now_ns).order
 
 
 def test_the_earliest_deadline_is_next_while_nothing_is_late() -> None:

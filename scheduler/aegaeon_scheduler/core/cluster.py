@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core import events, hand_off, lifecycle, requests, steps, workers
+from aegaeon_scheduler.core import events, hand_off, lifecycle, requests, stealing, steps, workers
 from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import CoreConfig
@@ -10,10 +10,9 @@ from aegaeon_scheduler.core.deployment import Deployment
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.estimation.estimates import Estimates
 from aegaeon_scheduler.core.operations import Operation, Undeployment
-from aegaeon_scheduler.core.policies import engine_policy, turn_policy
+from aegaeon_scheduler.core.policies import planner
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import Model, State
-from aegaeon_scheduler.core.turns import TurnPlanner
 from aegaeon_scheduler.core.values import GenerationRequest, ModelSpec
 
 #: Events after which another set of engines can run a model.
@@ -33,10 +32,10 @@ class Cluster:
             config,
             config.placement,
             config.routing,
-            engine_policy(config),
+            config.stealing_min_batch_gap,
+            planner(config),
             Estimates(config.profiles),
         )
-        self._planner = TurnPlanner(turn_policy(config))
 
     def submit(
         self, request: GenerationRequest, backlog: Backlog, now_ns: int
@@ -111,6 +110,7 @@ class Cluster:
             case events.TopologyApplied():
                 state.topology = frozenset(node.node_id for node in event.nodes)
                 state.placement, state.routing = event.placement, event.routing
+                state.stealing_min_batch_gap = event.stealing_min_batch_gap
             case _:
                 engine = state.engines.get(event.epoch)
                 if engine is None:
@@ -186,10 +186,13 @@ class Cluster:
             for name in names:
                 lifecycle.advance(state, name, now_ns)
                 self._run_operations(name, now_ns)
-        if state.stale:
+        while state.stale:
             engines, state.stale = state.stale, {}
             for engine in engines.values():
-                self._planner.replan(engine, now_ns, state.out)
+                state.planner.replan(engine, now_ns, state.out)
+            if state.stealing_min_batch_gap:
+                for engine in engines.values():
+                    stealing.steal(state, engine, now_ns)
         return state.out.drain()
 
     def _run_operations(self, name: str, now_ns: int) -> None:

@@ -33,13 +33,16 @@ class CoreConfig:
     ttft_slo_ns: int = 10 * _SECOND
     #: Target time per output token, in ns; enters the deadlines of tokens and quotas.
     tpot_slo_ns: int = _SECOND // 10
-    #: Longest quota of a turn while another model waits, in ns.
+    #: Longest quota of a turn while another model waits, in ns; the published policy has its own.
     max_quota_ns: int = _SECOND
     #: A model that waits so long for a turn goes first, whatever the deadlines of others, in ns.
     max_wait_ns: int = 30 * _SECOND
     #: Requests by which an engine with the model at hand may be ahead and still be preferred; with
     #: deadline turns, to an idle engine.
     affinity_slack: int = 8
+    #: An idle decode engine takes a batch that has never run from one of its node that has so many
+    #: or more, until a topology says otherwise; 0 is never, else at least 2.
+    stealing_min_batch_gap: int = 0
     #: Chooses nodes for replicas until a topology says otherwise.
     placement: PlacementPolicy = PlacementPolicy.LEAST_LOADED
     #: Chooses nodes for requests until a topology says otherwise.

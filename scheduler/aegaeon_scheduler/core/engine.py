@@ -24,6 +24,8 @@ class Turn:
     started_ns: int = -1
     steps: int = 0
     stage: TurnStage = TurnStage.WHOLE
+    #: Members leave with their first token: handed off by the worker, or taken out to decode later.
+    first_token_only: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +122,15 @@ class Engine:
         queue = self.queues[sequence.model]
         if queue.paused.pop(sequence.handle, None) is not None:
             queue.wait({sequence.handle: sequence}, now_ns)
+
+    def leave(self, sequence: Sequence, now_ns: int) -> Turn | None:
+        """Let a member of a turn wait for another one; returns the turn if it was in any."""
+        queue = self.queues[sequence.model]
+        for turn in self.turns:
+            if turn.members.pop(sequence.handle, None) is not None:
+                queue.wait({sequence.handle: sequence}, now_ns)
+                return turn
+        return None
 
     def begin_hand_off(self, sequence: Sequence) -> None:
         """A prefill turn has given a sequence its token: it is about to leave the worker."""
@@ -222,6 +233,8 @@ class Engine:
             source = sequence.source
             if source is None or (source.epoch, source.handle) != (self.epoch, handle):
                 yield f"{self.engine_id}: holds {handle} for nobody"
+        if any(len(turn.members) > self.identity.max_batch_sequences for turn in self.turns):
+            yield f"{self.engine_id}: a turn has too many members"
         if len(self.turns) > 2:
             yield f"{self.engine_id}: {len(self.turns)} turns at the worker"
 

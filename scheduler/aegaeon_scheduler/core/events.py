@@ -206,6 +206,8 @@ class TopologyApplied:
     nodes: tuple[NodeExpectation, ...]
     placement: PlacementPolicy
     routing: RoutingPolicy
+    #: See `CoreConfig`.
+    stealing_min_batch_gap: int = 0
 
 
 @dataclass(frozen=True, slots=True)

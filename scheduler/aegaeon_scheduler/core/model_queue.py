@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.dues import Dues
@@ -79,6 +80,11 @@ class ModelQueue:
             return drawn
         chosen = sorted(self.waiting.values(), key=lambda s: -s.priority)[:room]  # stable
         return {s.handle: self.waiting.pop(s.handle) for s in chosen}
+
+    def take(self, handles: Iterable[int]) -> dict[int, Sequence]:
+        """Take those of these sequences that are waiting."""
+        self._dues = None
+        return {h: self.waiting.pop(h) for h in handles if h in self.waiting}
 
     def count(self, sequence: Sequence, sign: int) -> None:
         """Add a sequence to the totals, or take it out of them."""

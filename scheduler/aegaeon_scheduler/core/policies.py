@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from aegaeon_scheduler.core.assignment import EnginePolicy, FewestSequences, LeastWork
+from aegaeon_scheduler.core.assignment import FewestSequences, LeastWork
 from aegaeon_scheduler.core.deadline import DeadlineTurns
-from aegaeon_scheduler.core.turns import RoundRobinTurns, TurnPolicy
+from aegaeon_scheduler.core.planner import Planner
+from aegaeon_scheduler.core.published import PublishedPlanner
+from aegaeon_scheduler.core.turns import RoundRobinTurns, TurnPlanner
 
 if TYPE_CHECKING:
     from aegaeon_scheduler.core.config import CoreConfig
@@ -18,17 +20,14 @@ class SchedulingPolicy(enum.StrEnum):
 
     DEADLINE = "deadline"
     ROUND_ROBIN = "round-robin"
+    PUBLISHED = "published"
 
 
-def turn_policy(config: CoreConfig) -> TurnPolicy:
-    """Plans the turns."""
+def planner(config: CoreConfig) -> Planner:
+    """Chooses engines and plans turns."""
+    if config.policy is SchedulingPolicy.PUBLISHED:
+        return PublishedPlanner()
     if config.policy is SchedulingPolicy.DEADLINE:
-        return DeadlineTurns(config.max_quota_ns, config.max_wait_ns)
-    return RoundRobinTurns(config.max_quota_ns)
-
-
-def engine_policy(config: CoreConfig) -> EnginePolicy:
-    """Chooses the engine of a request."""
-    if config.policy is SchedulingPolicy.DEADLINE:
-        return LeastWork(config.affinity_slack)
-    return FewestSequences(config.affinity_slack)
+        turns = DeadlineTurns(config.max_quota_ns, config.max_wait_ns)
+        return TurnPlanner(turns, LeastWork(config.affinity_slack))
+    return TurnPlanner(RoundRobinTurns(config.max_quota_ns), FewestSequences(config.affinity_slack))

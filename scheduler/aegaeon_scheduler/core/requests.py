@@ -82,16 +82,35 @@ def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) 
             state.alarm(due, _RECOVERY, sequence.sequence_id)
         return
     _forget_orphan(state, sequence)
+    _assign(state, sequence, engine, change, now_ns)
+
+
+def move(
+    state: State, sequences: list[Sequence], source: Engine, target: Engine, now_ns: int
+) -> None:
+    """Take sequences that have never run from one engine to another of its node."""
+    handles = tuple(sequence.handle for sequence in sequences)
+    source.ending.update({sequence.handle: sequence.model for sequence in sequences})
+    state.out.add(CancelSequences(source.epoch, handles))
+    for sequence in sequences:
+        detach(state, sequence)
+        _assign(state, sequence, target, RequestChange.STOLEN, now_ns)
+
+
+def _assign(
+    state: State, sequence: Sequence, engine: Engine, change: RequestChange, now_ns: int
+) -> None:
     # A fresh handle for every assignment, so that late events of an earlier one cannot match.
     state.last_handle += 1
     sequence.handle = state.last_handle
+    sequence.assigned_tokens = len(sequence.generated)
     engine.assign(sequence, now_ns)
     node = state.nodes[engine.identity.node_id]
     replica = node.replicas[sequence.model]
     replica.active_requests += 1
     node.active_requests += 1
     replica.last_used_ns = now_ns
-    if change is not RequestChange.HANDED_OFF:
+    if change not in (RequestChange.HANDED_OFF, RequestChange.STOLEN):  # counted before
         state.statistics.routed_by_node[node.node_id] += 1
     state.out.add(
         AddSequence(

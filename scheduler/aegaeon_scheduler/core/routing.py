@@ -54,7 +54,7 @@ def choose_on_node(state: State, node: Node, sequence: Sequence) -> Engine | Non
 
 def _choose_fitting(state: State, engines: Items[Engine], sequence: Sequence) -> Engine | None:
     fitting = [e for e in engines if e.identity.device.pool_bytes >= sequence.pool_bytes]
-    return state.engine_policy.choose(fitting, sequence) if fitting else None
+    return state.planner.choose(fitting, sequence) if fitting else None
 
 
 def _find_route(state: State, model: str) -> Route:

@@ -56,6 +56,8 @@ class Sequence:
     # Set when routed, unset on loss.
     engine_id: str | None = None
     handle: int = 0
+    #: How many of `generated` it had when its engine got it.
+    assigned_tokens: int = 0
     #: The node where a prefill engine has taken it to its first token, and where it goes on at a
     #: decode engine. Empty before that, and when what was computed is lost.
     decode_node: str = ""
@@ -84,3 +86,8 @@ class Sequence:
     def weight(self) -> int:
         """What a second of lateness counts; a power of two."""
         return 1 << (self.priority - MIN_PRIORITY)
+
+    @property
+    def has_token_here(self) -> bool:
+        """Its present engine has produced a token of it."""
+        return len(self.generated) > self.assigned_tokens

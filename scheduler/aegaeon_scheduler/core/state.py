@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aegaeon_scheduler.core.assignment import EnginePolicy
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.estimation.estimates import Estimates
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.outbox import Outbox
+from aegaeon_scheduler.core.planner import Planner
 from aegaeon_scheduler.core.replica import Replica, ReplicaState
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.statistics import Statistics
@@ -49,7 +49,9 @@ class State:
     config: CoreConfig
     placement: PlacementPolicy
     routing: RoutingPolicy
-    engine_policy: EnginePolicy
+    #: See `CoreConfig`.
+    stealing_min_batch_gap: int
+    planner: Planner
     estimates: Estimates
     nodes: dict[str, Node] = field(default_factory=dict)
     #: Of those, by model, nodes that have a replica: most clusters have more nodes than that.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aegaeon.errors import EngineError
 from aegaeon_scheduler.core import requests
+from aegaeon_scheduler.core.commands import LeaveTurn
 from aegaeon_scheduler.core.engine import Engine, Turn
 from aegaeon_scheduler.core.events import SequenceFailed, StepDone, TurnEnded, TurnStarted
 from aegaeon_scheduler.core.notices import TurnChange, TurnChanged
@@ -18,10 +19,10 @@ _MAX_FRUITLESS = 5
 def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
     """Append every token to its sequence and to what its reader has not taken."""
     turn = engine.turn(event.turn_id)
-    prefill = False
+    leaving = False
     if turn is not None:
         turn.steps += 1
-        prefill = turn.stage is TurnStage.PREFILL
+        leaving = turn.first_token_only
         engine.estimator.observe_step(
             turn.model,
             event.step_time_ns,
@@ -51,16 +52,25 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
             wake(sequence.backlog)
         parcel.owners.append(sequence)
         parcel.tokens.append(token)
-        if reason or prefill or (sequence.unread >= limit and not sequence.paused):
+        if reason or leaving or (sequence.unread >= limit and not sequence.paused):
             special.append((handle, sequence, reason))
     engine.token_count += count
     if count and turn is not None:
         engine.queues[turn.model].tokens += count
     state.statistics.tokens += count
     for handle, found, reason in special:
-        if prefill and found is not None and not reason:
-            engine.begin_hand_off(found)
+        if turn is not None and leaving and found is not None and not reason:
+            _leave(state, engine, turn, found, now_ns)
         _after_token(state, engine, handle, found, reason)
+
+
+def _leave(state: State, engine: Engine, turn: Turn, sequence: Sequence, now_ns: int) -> None:
+    """A member of a turn that is for first tokens has got its own."""
+    if turn.stage is TurnStage.PREFILL:
+        engine.begin_hand_off(sequence)
+    elif engine.leave(sequence, now_ns) is not None:
+        state.out.add(LeaveTurn(engine.epoch, turn.turn_id, (sequence.handle,)))
+        state.mark(engine)
 
 
 def on_turn_started(state: State, engine: Engine, event: TurnStarted, now_ns: int) -> None:

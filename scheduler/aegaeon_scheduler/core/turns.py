@@ -7,18 +7,17 @@ scheduler between turns; a policy says which, and when the current one ends for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from aegaeon_scheduler.core.commands import JoinTurn, LimitTurn, QueueTurn
-from aegaeon_scheduler.core.engine import Engine, Turn
+from aegaeon_scheduler.core.assignment import EnginePolicy
+from aegaeon_scheduler.core.batch import Batch
+from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.fair_quota import fair_quota_ns
-from aegaeon_scheduler.core.notices import TurnChange, TurnChanged
 from aegaeon_scheduler.core.outbox import Outbox
-from aegaeon_scheduler.core.values import TurnStage
-
-#: Turns at a worker: the running one, and the one queued behind it.
-DEPTH = 2
+from aegaeon_scheduler.core.sequence import Sequence
+from aegaeon_scheduler.core.turn_writer import DEPTH, TurnWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +79,35 @@ class TurnPlanner:
     """Keeps every engine's two turns filled by a policy."""
 
     policy: TurnPolicy
-    _last_turn_id: int = field(default=0)
+    assignment: EnginePolicy
+    _writer: TurnWriter = field(default_factory=TurnWriter)
+
+    def choose(self, engines: Items[Engine], sequence: Sequence) -> Engine:
+        """See `Planner`."""
+        return self.assignment.choose(engines, sequence)
+
+    def batches(self, engine: Engine) -> list[Batch]:
+        """See `Planner`: all sequences of a model are one batch."""
+        named = {turn.model for turn in engine.turns}
+        return [
+            Batch(
+                model,
+                {h: s for h, s in engine.sequences.items() if s.model == model},
+                queue.begun or model in named,
+            )
+            for model, queue in engine.queues.items()
+        ]
+
+    def forget(self, engine: Engine) -> None:
+        """See `Planner`; nothing is kept about engines."""
 
     def replan(self, engine: Engine, now_ns: int, out: Outbox) -> None:
-        """Bring the worker's turns up to date with what waits now."""
+        """See `Planner`."""
         if not engine.ready:
             return
         for turn in engine.turns:
-            self._join(engine, turn, out)
+            room = engine.identity.max_batch_sequences - len(turn.members)
+            self._writer.join(engine, turn, engine.draw(turn.model, room), out)
         plan = self.policy.plan(engine, now_ns)
         if plan.prefetch != engine.fetching:
             engine.fetching, engine.fetching_since_ns = plan.prefetch, now_ns
@@ -95,47 +115,9 @@ class TurnPlanner:
         for model in plan.order[: DEPTH - len(engine.turns)]:
             self._queue(engine, model, plan, out)
         for turn in engine.turns:
-            self._limit(engine, turn, plan.quotas[turn.model], out)
-
-    def _join(self, engine: Engine, turn: Turn, out: Outbox) -> None:
-        room = engine.identity.max_batch_sequences - len(turn.members)
-        drawn = engine.draw(turn.model, room)
-        if drawn:
-            turn.members.update(drawn)
-            out.add(JoinTurn(engine.epoch, turn.turn_id, tuple(drawn)))
+            self._writer.limit(engine, turn, plan.quotas[turn.model], out)
 
     def _queue(self, engine: Engine, model: str, plan: Plan, out: Outbox) -> None:
         members = engine.draw(model, engine.identity.max_batch_sequences)
-        quota = plan.quotas[model]
-        self._last_turn_id += 1
-        turn = Turn(self._last_turn_id, model, quota, members, stage=stage_of(engine, model))
-        engine.turns.append(turn)
-        handles = tuple(members)
-        out.add(
-            QueueTurn(engine.epoch, turn.turn_id, model, handles, quota, plan.prefetch, turn.stage)
-        )
-        out.publish(
-            TurnChanged(
-                engine.engine_id,
-                turn.turn_id,
-                model,
-                TurnChange.QUEUED,
-                len(members),
-                quota,
-                reason=plan.reason if engine.contested(model) else "only model with work",
-                stage=turn.stage,
-            )
-        )
-
-    @staticmethod
-    def _limit(engine: Engine, turn: Turn, quota_ns: int, out: Outbox) -> None:
-        if turn.stage is not stage_of(engine, turn.model):
-            quota_ns = 1  # decode engines came or went: what it has left goes into another turn
-        if quota_ns != turn.quota_ns:
-            turn.quota_ns = quota_ns
-            out.add(LimitTurn(engine.epoch, turn.turn_id, quota_ns))
-
-
-def stage_of(engine: Engine, model: str) -> TurnStage:
-    """How far a turn of a model goes on an engine."""
-    return TurnStage.PREFILL if model in engine.hands_off else TurnStage.WHOLE
+        reason = plan.reason if engine.contested(model) else "only model with work"
+        self._writer.queue(engine, model, members, plan.quotas[model], plan.prefetch, reason, out)

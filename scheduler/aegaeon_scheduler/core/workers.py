@@ -62,6 +62,7 @@ def lose(state: State, engine: Engine, reason: str, now_ns: int) -> None:
     del state.engines[engine.epoch]
     del node.engines[engine.identity.worker_index]
     state.stale.pop(engine.epoch, None)
+    state.planner.forget(engine)
     state.routes.clear()
     state.out.add(FenceWorker(engine.epoch, reason))
     _publish(state, engine, WorkerChange.LOST, reason)
@@ -94,6 +95,7 @@ def on_load_progressed(state: State, engine: Engine, event: LoadProgressed) -> N
 def on_model_loaded(state: State, engine: Engine, event: ModelLoaded, now_ns: int) -> None:
     """A load has succeeded."""
     engine.loading.discard(event.spec.name)
+    state.mark(engine)  # an idle one may take work over now
     if event.spec.name in state.models:
         lifecycle.found_loaded(state, engine, event.spec, event.facts, now_ns)
         state.touch(event.spec.name)

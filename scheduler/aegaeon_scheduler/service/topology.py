@@ -24,10 +24,14 @@ def topology(request: cluster_pb2.ApplyTopologyRequest) -> TopologyApplied:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise _field("nodes.node_id", ", ".join(sorted(twice)), "named once")
+    gap = request.decode_work_stealing_min_batch_gap
+    if gap == 1:
+        raise _field("decode_work_stealing_min_batch_gap", gap, "0 for none, or at least 2")
     return TopologyApplied(
         nodes,
         PlacementPolicy(request.placement_policy or PlacementPolicy.LEAST_LOADED),
         RoutingPolicy(request.routing_policy or RoutingPolicy.LEAST_OUTSTANDING),
+        gap,
     )
 
 
