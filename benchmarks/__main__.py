@@ -16,6 +16,7 @@ from itertools import takewhile
 BENCHMARKS = {
     "cpu_stack": "the whole stack on CPUs, with transformers beside it",
     "scheduler_load": "the scheduler daemon under load, with stub workers",
+    "kv_handoff": "KV that goes from one worker to another through host slabs",
     "weight_switch": "switching between two models in the weight cache alone",
     "gpu_decode": "the native decoder on one GPU",
     "gpu_memory": "memory and model switches on one GPU",

@@ -32,13 +32,11 @@ _STEP_NBYTES = 16 << 20
 class _Slab:
     """A slab this worker owns: blocks of one size.
 
-    The lowest free block is handed out first, so that what is used stays near the slab's start, of
-    which ``allocated_nbytes`` are certain to exist.
+    The lowest free block is handed out first, so that what is used stays near the slab's start.
     """
 
     def __init__(self, block_nbytes: int, num_blocks: int) -> None:
         self.block_nbytes = block_nbytes
-        self.allocated_nbytes = 0
         self.free = list(range(num_blocks))
         self.used: set[int] = set()
         self.published: set[int] = set()
@@ -80,6 +78,8 @@ class HostSlabs:
         self._path = directory / "slabs"
         self._nbytes = num_slabs * slab_nbytes
         self._slabs: dict[int, _Slab] = {}
+        # Bytes from a slab's start that exist and that this process has mapped, owned or not.
+        self._ready_nbytes = [0] * num_slabs
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._join()
@@ -224,7 +224,7 @@ class HostSlabs:
     def _take_from(self, number: int, count: int, taken: list[HostBlock]) -> None:
         slab = self._slabs[number]
         while slab.free and len(taken) < count:
-            if not self._extend(number, slab, (slab.free[0] + 1) * slab.block_nbytes):
+            if not self._extend(number, (slab.free[0] + 1) * slab.block_nbytes):
                 return
             index = heapq.heappop(slab.free)
             slab.used.add(index)
@@ -234,7 +234,7 @@ class HostSlabs:
         for number in range(self.num_slabs):
             if number not in self._slabs and self._lock(number, fcntl.F_WRLCK):
                 slab = _Slab(block_nbytes, self.slab_nbytes // block_nbytes)
-                if not self._extend(number, slab, block_nbytes):
+                if not self._extend(number, block_nbytes):
                     self._lock(number, fcntl.F_UNLCK)
                     return None
                 self._stamps.clear_slab(number)
@@ -242,23 +242,23 @@ class HostSlabs:
                 return number
         return None
 
-    def _extend(self, number: int, slab: _Slab, nbytes: int) -> bool:
+    def _extend(self, number: int, nbytes: int) -> bool:
         """Make sure that the first ``nbytes`` of a slab exist; false if the file system is full."""
-        if nbytes <= slab.allocated_nbytes:
+        ready = self._ready_nbytes[number]
+        if nbytes <= ready:
             return True
         if self._pinning is not None and self._pinning.host_pinned(self._slab_addresses()[number]):
-            slab.allocated_nbytes = self.slab_nbytes
+            self._ready_nbytes[number] = self.slab_nbytes
             return True
         end = min(self.slab_nbytes, -(-nbytes // _STEP_NBYTES) * _STEP_NBYTES)
-        start = number * self.slab_nbytes + slab.allocated_nbytes
-        step = end - slab.allocated_nbytes
+        start = number * self.slab_nbytes + ready
         try:
-            allocate(self._fd, start, step, self._directory, f"KV slab {number}")
+            allocate(self._fd, start, end - ready, self._directory, f"KV slab {number}")
         except SharedMemoryFull as error:
             _logger.warning("%s; KV will be recomputed instead of kept", error)
             return False
-        libc.advise(self._address + start, step, libc.MADV_POPULATE_WRITE)
-        slab.allocated_nbytes = end
+        libc.advise(self._address + start, end - ready, libc.MADV_POPULATE_WRITE)
+        self._ready_nbytes[number] = end
         return True
 
     def _lock(self, number: int, kind: int) -> bool:
