@@ -4,7 +4,7 @@
 VENV ?= .venv
 PYTHONS ?= python3 python3.13 python3.12 python3.11
 # `python -m benchmarks` lists them.
-BENCH ?= cpu_stack scheduler_load
+BENCH ?= cpu_stack scheduler_load live_policies
 
 BIN := $(abspath $(VENV))/bin
 # Named after what was installed, and for which folder, so that a stale environment is refreshed.

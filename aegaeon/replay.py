@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import itertools
 import json
 import math
 import os
@@ -39,8 +40,12 @@ class ReplayRecord:
     tpot_s: float | None
     #: Its last token, after the replay began.
     finished_s: float | None
+    #: Longest time between two tokens.
+    longest_gap_s: float | None
     #: Share of tokens that met their deadline: arrival + TTFT objective + TPOT objective each.
     attainment: float
+    #: It succeeded, and its first token and every gap met the objectives.
+    every_gap_met: bool
     error: str
 
 
@@ -59,6 +64,8 @@ class ReplayStatistics:
     tpot_p99_s: float
     #: Share of all tokens asked for that met their deadlines; those of failed requests did not.
     attainment: float
+    #: Share of requests whose first token and every gap met the objectives.
+    every_gap_attainment: float
 
 
 async def run_replay(
@@ -129,6 +136,8 @@ def to_record(request: Request, arrival: float, begin: float, outcome: Outcome) 
     times = [step.received_unix_ns / 1e9 - arrival for step in steps]
     ttft_slo_s, tpot_slo_s = request.objectives_s
     met = sum(t <= ttft_slo_s + tpot_slo_s * i for i, t in enumerate(times))
+    longest = max((late - early for early, late in itertools.pairwise(times)), default=None)
+    succeeded = isinstance(outcome, list)
     return ReplayRecord(
         request_id=str(request.request_id),
         model=request.model_name,
@@ -138,8 +147,15 @@ def to_record(request: Request, arrival: float, begin: float, outcome: Outcome) 
         ttft_s=times[0] if times else None,
         tpot_s=(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None,
         finished_s=arrival - begin + times[-1] if times else None,
+        longest_gap_s=longest,
         attainment=met / len(times) if times else 0.0,
-        error="" if isinstance(outcome, list) else f"{type(outcome).__name__}: {outcome}",
+        every_gap_met=(
+            succeeded
+            and bool(times)
+            and times[0] <= ttft_slo_s
+            and (longest is None or longest <= tpot_slo_s)
+        ),
+        error="" if succeeded else f"{type(outcome).__name__}: {outcome}",
     )
 
 
@@ -166,6 +182,9 @@ def summarise(records: Sequence[ReplayRecord], requests: Sequence[Request]) -> R
         tpot_mean_s=_mean(tpots),
         tpot_p99_s=_percentile(tpots, 0.99),
         attainment=met / sum(due) if due else 1.0,
+        every_gap_attainment=(
+            sum(record.every_gap_met for record in records) / len(records) if records else 1.0
+        ),
     )
 
 

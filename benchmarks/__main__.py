@@ -17,6 +17,7 @@ BENCHMARKS = {
     "cpu_stack": "the whole stack on CPUs, with transformers beside it",
     "scheduler_load": "the scheduler daemon under load, with stub workers",
     "kv_handoff": "KV that goes from one worker to another through host slabs",
+    "live_policies": "scheduling policies side by side on small models and real daemons",
     "weight_switch": "switching between two models in the weight cache alone",
     "gpu_decode": "the native decoder on one GPU",
     "gpu_memory": "memory and model switches on one GPU",

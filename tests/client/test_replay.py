@@ -88,3 +88,22 @@ def test_attainment_counts_each_tokens_deadline() -> None:
     statistics = summarise([record, failed], [request, request])
     assert statistics.attainment == 3 / 8
     assert statistics.duration_s == pytest.approx(4.4)
+
+
+@pytest.mark.parametrize(
+    ("times", "met"),
+    [
+        ([1.0, 1.5, 2.0], True),
+        ([1.1, 1.2, 1.3], False),  # its first token is late
+        ([0.1, 0.2, 0.8], False),  # ahead of every deadline, but for one gap too long
+        ([0.3], True),
+    ],
+)
+def test_a_request_meets_every_gap_or_it_does_not(times: list[float], met: bool) -> None:
+    spec = ModelSpec("m", ttft_slo_s=1.0, tpot_slo_s=0.5)
+    request = Request(spec, 0.0, 7, [1], len(times))
+    steps = [StepOutput(1, None, 0, int((100 + t) * 1e9)) for t in times]
+    record = to_record(request, 100.0, 100.0, steps)
+    assert record.every_gap_met == met
+    failed = to_record(request, 100.0, 100.0, EngineError("broken"))
+    assert summarise([record, failed], [request, request]).every_gap_attainment == met / 2

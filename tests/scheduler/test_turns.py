@@ -15,9 +15,11 @@ from tests.scheduler.fake_worker import MS, STEP_NS, SWITCH_NS, FakeWorker
 MANY = 1_900
 
 
-def serving(*models: str, batch: int = 4) -> tuple[FakeClusterDriver, FakeWorker]:
+def serving(
+    *models: str, batch: int = 4, policy: SchedulingPolicy = SchedulingPolicy.ROUND_ROBIN
+) -> tuple[FakeClusterDriver, FakeWorker]:
     """One worker that serves the models in turn."""
-    world = FakeClusterDriver(CoreConfig(policy=SchedulingPolicy.ROUND_ROBIN))
+    world = FakeClusterDriver(CoreConfig(policy=policy))
     worker = world.add_worker(batch=batch)
     world.settle()
     for model in models:
@@ -65,6 +67,16 @@ def test_a_second_model_limits_the_first_and_is_queued_behind_it() -> None:
     assert queued.model == "b"
     assert queued.quota_ns > 0
     assert queued.prefetch_model == "a"
+
+
+def test_request_level_scaling_never_cuts_a_turn_short() -> None:
+    world, worker = serving("a", "b", policy=SchedulingPolicy.REQUEST_LEVEL)
+    world.submit(request("a", count=MANY))
+    world.submit(request("b", count=MANY))
+    taken = take_all(worker)
+    assert [c.quota_ns for c in taken if isinstance(c, commands.QueueTurn)] == [0, 0]
+    world.submit(request("a", count=MANY))
+    assert kinds(take_all(worker)) == ["AddSequence", "JoinTurn"]
 
 
 def test_arrivals_join_the_queued_turn() -> None:

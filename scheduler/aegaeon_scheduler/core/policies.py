@@ -9,6 +9,7 @@ from aegaeon_scheduler.core.assignment import FewestSequences, LeastWork
 from aegaeon_scheduler.core.deadline import DeadlineTurns
 from aegaeon_scheduler.core.planner import Planner
 from aegaeon_scheduler.core.published import PublishedPlanner
+from aegaeon_scheduler.core.run_to_completion import RunToCompletion
 from aegaeon_scheduler.core.turns import RoundRobinTurns, TurnPlanner
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class SchedulingPolicy(enum.StrEnum):
     DEADLINE = "deadline"
     ROUND_ROBIN = "round-robin"
     PUBLISHED = "published"
+    REQUEST_LEVEL = "request-level"
 
 
 def planner(config: CoreConfig) -> Planner:
@@ -30,4 +32,7 @@ def planner(config: CoreConfig) -> Planner:
     if config.policy is SchedulingPolicy.DEADLINE:
         turns = DeadlineTurns(config.max_quota_ns, config.max_wait_ns)
         return TurnPlanner(turns, LeastWork(config.affinity_slack))
-    return TurnPlanner(RoundRobinTurns(config.max_quota_ns), FewestSequences(config.affinity_slack))
+    fewest = FewestSequences(config.affinity_slack)
+    if config.policy is SchedulingPolicy.REQUEST_LEVEL:
+        return TurnPlanner(RunToCompletion(), fewest)
+    return TurnPlanner(RoundRobinTurns(config.max_quota_ns), fewest)

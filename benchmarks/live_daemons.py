@@ -1,0 +1,86 @@
+"""Scheduler and workers with flags of a benchmark's choice, and a client attached to them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aegaeon import LLMService
+from aegaeon.local.child import STOP_GRACE_S, Child
+from aegaeon.local.cluster import daemon_command
+from benchmarks.service import NodeSizes
+
+_READY_S = 60.0
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The workers of one node."""
+
+    name: str
+    roles: tuple[str, ...]
+
+
+@contextmanager
+def live_service(policy: str, topology: Topology, sizes: NodeSizes) -> Iterator[LLMService]:
+    """A client of daemons that end with the block; each worker computes on one thread."""
+    with ExitStack() as stack:
+        # Short, because sockets lie in it.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="live")))
+        listen = ["--listen", f"unix:{folder}/s"]
+        scheduler = _start(
+            stack, "scheduler", folder, "aegaeon_scheduler", [*listen, "--policy", policy]
+        )
+        workers = [
+            _start(
+                stack,
+                f"w{index}",
+                folder,
+                "aegaeon_worker",
+                _worker_flags(f"unix:{folder}", scheduler, index, role, sizes),
+            )
+            for index, role in enumerate(topology.roles)
+        ]
+        assert len(workers) == len(topology.roles)
+        yield stack.enter_context(LLMService(address=scheduler))
+
+
+def _worker_flags(
+    folder: str, scheduler: str, index: int, role: str, sizes: NodeSizes
+) -> list[str]:
+    flags = {
+        "--scheduler": scheduler,
+        "--listen": f"{folder}/w{index}",
+        "--node-id": "node_0",
+        "--worker-index": index,
+        "--role": role,
+        # Named after the folder, so that two runs at once do not meet.
+        "--instance": Path(folder.removeprefix("unix:")).name.replace("_", "-"),
+        "--threads": 1,
+        "--device": "cpu",
+        "--cpu-num-slabs": sizes.cpu_num_slabs,
+        "--cpu-slab-bytes": sizes.cpu_slab_bytes,
+        "--model-cache-bytes": sizes.model_cache_bytes,
+        "--device-memory-bytes": sizes.device_bytes,
+    }
+    return [str(part) for flag in flags.items() for part in flag]
+
+
+def _start(stack: ExitStack, name: str, folder: Path, module: str, flags: Sequence[str]) -> str:
+    child = Child(name, [*daemon_command(module), *flags], folder / f"{name}.log")
+    stack.callback(_stop, child)
+    deadline = time.monotonic() + _READY_S
+    while time.monotonic() < deadline:
+        address = child.poll_ready(0.1)
+        if address is not None:
+            return address
+    raise TimeoutError(f"{name} did not serve in {_READY_S:.0f} s:\n{child.log_tail()}")
+
+
+def _stop(child: Child) -> None:
+    child.ask_to_stop()
+    child.stop(time.monotonic() + STOP_GRACE_S)

@@ -1,0 +1,20 @@
+"""Turns that are never cut short: request-level scaling, to compare with."""
+
+from __future__ import annotations
+
+from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.turns import DEPTH, Plan, waiting_models
+
+
+class RunToCompletion:
+    """A model keeps an engine until its requests have finished; arrivals join its batch.
+
+    The longest waiting model is next, and its weights are fetched meanwhile.
+    """
+
+    def plan(self, engine: Engine, now_ns: int) -> Plan:
+        """See `TurnPolicy`."""
+        order = sorted(waiting_models(engine), key=lambda m: (engine.queues[m].since_ns, m))
+        quotas = dict.fromkeys([turn.model for turn in engine.turns] + order, 0)
+        following = order[DEPTH - len(engine.turns) :]
+        return Plan(order, quotas, "longest waiting", following[0] if following else "")
