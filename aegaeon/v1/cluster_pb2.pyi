@@ -84,16 +84,22 @@ class ApplyTopologyResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[EngineInfo, _Mapping]]] = ...) -> None: ...
 
 class DeviceFacts(_message.Message):
-    __slots__ = ("kind", "name", "pool_bytes", "chunk_bytes")
+    __slots__ = ("kind", "name", "pool_bytes", "chunk_bytes", "memory_bytes_per_s", "host_link_bytes_per_s", "flops_per_s")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     POOL_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    HOST_LINK_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    FLOPS_PER_S_FIELD_NUMBER: _ClassVar[int]
     kind: str
     name: str
     pool_bytes: int
     chunk_bytes: int
-    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., pool_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ...) -> None: ...
+    memory_bytes_per_s: int
+    host_link_bytes_per_s: int
+    flops_per_s: int
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., pool_bytes: _Optional[int] = ..., chunk_bytes: _Optional[int] = ..., memory_bytes_per_s: _Optional[int] = ..., host_link_bytes_per_s: _Optional[int] = ..., flops_per_s: _Optional[int] = ...) -> None: ...
 
 class NodeMemory(_message.Message):
     __slots__ = ("cpu_num_slabs", "cpu_slab_bytes", "weight_cache_bytes")
@@ -228,7 +234,7 @@ class WorkerMemory(_message.Message):
     def __init__(self, device_weight_bytes: _Optional[int] = ..., device_kv_bytes: _Optional[int] = ..., device_free_bytes: _Optional[int] = ..., host_kv_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ..., sequences: _Optional[int] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("engine_id", "node_id", "role", "worker_indexes", "ready", "current_model", "sequences", "turns", "switches", "tokens", "held_sequences")
+    __slots__ = ("engine_id", "node_id", "role", "worker_indexes", "ready", "current_model", "sequences", "turns", "switches", "tokens", "held_sequences", "estimates")
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +246,7 @@ class EngineInfo(_message.Message):
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     HELD_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATES_FIELD_NUMBER: _ClassVar[int]
     engine_id: str
     node_id: str
     role: EngineRole
@@ -251,7 +258,28 @@ class EngineInfo(_message.Message):
     switches: int
     tokens: int
     held_sequences: int
-    def __init__(self, engine_id: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[_Union[EngineRole, str]] = ..., worker_indexes: _Optional[_Iterable[int]] = ..., ready: _Optional[bool] = ..., current_model: _Optional[str] = ..., sequences: _Optional[int] = ..., turns: _Optional[int] = ..., switches: _Optional[int] = ..., tokens: _Optional[int] = ..., held_sequences: _Optional[int] = ...) -> None: ...
+    estimates: _containers.RepeatedCompositeFieldContainer[ModelEstimate]
+    def __init__(self, engine_id: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[_Union[EngineRole, str]] = ..., worker_indexes: _Optional[_Iterable[int]] = ..., ready: _Optional[bool] = ..., current_model: _Optional[str] = ..., sequences: _Optional[int] = ..., turns: _Optional[int] = ..., switches: _Optional[int] = ..., tokens: _Optional[int] = ..., held_sequences: _Optional[int] = ..., estimates: _Optional[_Iterable[_Union[ModelEstimate, _Mapping]]] = ...) -> None: ...
+
+class ModelEstimate(_message.Message):
+    __slots__ = ("model", "step_time_ns", "sequences", "switch_time_ns", "measured_step_time_ns", "expected_step_time_ns", "step_error", "measurements")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    STEP_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_STEP_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_STEP_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    STEP_ERROR_FIELD_NUMBER: _ClassVar[int]
+    MEASUREMENTS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    step_time_ns: int
+    sequences: int
+    switch_time_ns: int
+    measured_step_time_ns: int
+    expected_step_time_ns: int
+    step_error: float
+    measurements: int
+    def __init__(self, model: _Optional[str] = ..., step_time_ns: _Optional[int] = ..., sequences: _Optional[int] = ..., switch_time_ns: _Optional[int] = ..., measured_step_time_ns: _Optional[int] = ..., expected_step_time_ns: _Optional[int] = ..., step_error: _Optional[float] = ..., measurements: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
     __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node", "handed_off", "recomputed", "stolen_batches", "stolen_sequences")
@@ -367,7 +395,7 @@ class ReplicaChanged(_message.Message):
     def __init__(self, model: _Optional[str] = ..., replica: _Optional[_Union[_model_pb2.Replica, _Mapping]] = ...) -> None: ...
 
 class TurnChanged(_message.Message):
-    __slots__ = ("engine_id", "turn_id", "model", "change", "sequences", "quota_ns", "switch_time_ns", "elapsed_ns", "reason", "stage")
+    __slots__ = ("engine_id", "turn_id", "model", "change", "sequences", "quota_ns", "switch_time_ns", "elapsed_ns", "reason", "stage", "expected_switch_time_ns", "expected_step_time_ns", "steps")
     class Change(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CHANGE_UNSPECIFIED: _ClassVar[TurnChanged.Change]
@@ -388,6 +416,9 @@ class TurnChanged(_message.Message):
     ELAPSED_NS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_SWITCH_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_STEP_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     engine_id: str
     turn_id: int
     model: str
@@ -398,7 +429,10 @@ class TurnChanged(_message.Message):
     elapsed_ns: int
     reason: str
     stage: TurnStage
-    def __init__(self, engine_id: _Optional[str] = ..., turn_id: _Optional[int] = ..., model: _Optional[str] = ..., change: _Optional[_Union[TurnChanged.Change, str]] = ..., sequences: _Optional[int] = ..., quota_ns: _Optional[int] = ..., switch_time_ns: _Optional[int] = ..., elapsed_ns: _Optional[int] = ..., reason: _Optional[str] = ..., stage: _Optional[_Union[TurnStage, str]] = ...) -> None: ...
+    expected_switch_time_ns: int
+    expected_step_time_ns: int
+    steps: int
+    def __init__(self, engine_id: _Optional[str] = ..., turn_id: _Optional[int] = ..., model: _Optional[str] = ..., change: _Optional[_Union[TurnChanged.Change, str]] = ..., sequences: _Optional[int] = ..., quota_ns: _Optional[int] = ..., switch_time_ns: _Optional[int] = ..., elapsed_ns: _Optional[int] = ..., reason: _Optional[str] = ..., stage: _Optional[_Union[TurnStage, str]] = ..., expected_switch_time_ns: _Optional[int] = ..., expected_step_time_ns: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class RequestChanged(_message.Message):
     __slots__ = ("sequence_id", "label", "model", "engine_id", "change", "tokens", "error")

@@ -189,12 +189,18 @@ class Engine:
         """Expected time of a decode step with all runnable sequences of a model that fit into a
         batch, at the context they have; of one sequence while there are none.
         """
-        queue = self.queues.get(model)
-        runnable = queue.size - len(queue.paused) if queue is not None else 0
-        if queue is None or not runnable:
+        batch = self.batch_of(model)
+        if not batch:
             return self.estimator.step_ns(model)
-        batch = min(runnable, self.identity.max_batch_sequences)
+        queue = self.queues[model]
         return self.estimator.step_ns(model, batch, queue.tokens * batch / queue.size)
+
+    def batch_of(self, model: str) -> int:
+        """Runnable sequences of a model that fit into a batch."""
+        queue = self.queues.get(model)
+        if queue is None:
+            return 0
+        return min(queue.size - len(queue.paused), self.identity.max_batch_sequences)
 
     def contested(self, model: str) -> bool:
         """Whether any other model has something to run."""

@@ -74,6 +74,9 @@ class TurnChanged:
     elapsed_ns: int = 0
     reason: str = ""
     stage: TurnStage = TurnStage.WHOLE
+    expected_switch_ns: float = 0.0
+    expected_step_ns: float = 0.0
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

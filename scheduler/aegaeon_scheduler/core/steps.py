@@ -80,8 +80,10 @@ def on_turn_started(state: State, engine: Engine, event: TurnStarted, now_ns: in
         return
     engine.turn_count += 1
     engine.begin(turn, now_ns)
+    expected_ns = 0.0
     if event.switched:
         engine.switch_count += 1
+        expected_ns = engine.estimator.switch_ns(turn.model)
     engine.estimator.observe_turn(
         turn.model,
         event.switched,
@@ -90,7 +92,14 @@ def on_turn_started(state: State, engine: Engine, event: TurnStarted, now_ns: in
         event.kv_swap_ns,
         event.kv_bytes,
     )
-    _publish(state, engine, turn, TurnChange.STARTED, switch_time_ns=event.switch_time_ns)
+    _publish(
+        state,
+        engine,
+        turn,
+        TurnChange.STARTED,
+        switch_time_ns=event.switch_time_ns,
+        expected_switch_ns=expected_ns,
+    )
 
 
 def on_turn_ended(state: State, engine: Engine, event: TurnEnded, now_ns: int) -> None:
@@ -105,6 +114,7 @@ def on_turn_ended(state: State, engine: Engine, event: TurnEnded, now_ns: int) -
         TurnChange.ENDED,
         elapsed_ns=event.elapsed_ns,
         reason=event.reason.name.lower(),
+        steps=event.steps,
     )
     engine.end_turn(turn, now_ns)
     state.mark(engine)
@@ -158,6 +168,8 @@ def _publish(
     switch_time_ns: int = 0,
     elapsed_ns: int = 0,
     reason: str = "",
+    expected_switch_ns: float = 0.0,
+    steps: int = 0,
 ) -> None:
     state.out.publish(
         TurnChanged(
@@ -171,5 +183,8 @@ def _publish(
             elapsed_ns,
             reason,
             turn.stage,
+            expected_switch_ns,
+            engine.step_ns(turn.model),
+            steps,
         )
     )

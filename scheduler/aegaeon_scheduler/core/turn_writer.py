@@ -56,6 +56,7 @@ class TurnWriter:
                 quota_ns,
                 reason=reason,
                 stage=stage,
+                expected_step_ns=engine.step_ns(model),
             )
         )
         return turn

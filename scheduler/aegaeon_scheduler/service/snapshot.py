@@ -52,6 +52,22 @@ def engine_info(engine: Engine) -> cluster_pb2.EngineInfo:
         switches=engine.switch_count,
         tokens=engine.token_count,
         held_sequences=len(engine.held),
+        estimates=[_estimate(engine, model) for model in sorted(engine.loaded)],
+    )
+
+
+def _estimate(engine: Engine, model: str) -> cluster_pb2.ModelEstimate:
+    times = engine.estimator.times(model)
+    latest = times.latest
+    return cluster_pb2.ModelEstimate(
+        model=model,
+        step_time_ns=round(engine.step_ns(model)),
+        sequences=engine.batch_of(model) or 1,
+        switch_time_ns=round(engine.estimator.switch_ns(model)),
+        measured_step_time_ns=latest.step_ns if latest else 0,
+        expected_step_time_ns=round(latest.expected_ns) if latest else 0,
+        step_error=times.decode.fit.deviation,
+        measurements=times.observed,
     )
 
 
@@ -89,6 +105,9 @@ def _worker(engine: Engine) -> cluster_pb2.WorkerInfo:
             name=device.name,
             pool_bytes=device.pool_bytes,
             chunk_bytes=device.chunk_bytes,
+            memory_bytes_per_s=device.memory_bytes_per_s,
+            host_link_bytes_per_s=device.host_link_bytes_per_s,
+            flops_per_s=device.flops_per_s,
         ),
         memory=cluster_pb2.NodeMemory(
             cpu_num_slabs=memory.cpu_num_slabs,
@@ -164,6 +183,9 @@ def _turn_changed(notice: TurnChanged) -> cluster_pb2.TurnChanged:
         elapsed_ns=notice.elapsed_ns,
         reason=notice.reason,
         stage=cluster_pb2.TurnStage.Name(notice.stage),
+        expected_switch_time_ns=round(notice.expected_switch_ns),
+        expected_step_time_ns=round(notice.expected_step_ns),
+        steps=notice.steps,
     )
 
 

@@ -18,6 +18,8 @@ from aegaeon.rpc.health import Health
 from aegaeon.rpc.notify import keep_watchdog, notify
 from aegaeon.v1 import cluster_pb2, worker_pb2_grpc
 from aegaeon_worker.config import WorkerConfig
+from aegaeon_worker.device.calibration import DeviceSpeed, measure_speed
+from aegaeon_worker.device.choice import default_dtype
 from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.service import convert
 from aegaeon_worker.service.registration import Registration
@@ -39,13 +41,18 @@ async def serve(config: WorkerConfig) -> None:
     # Building takes memory and reads files: on a thread, so that the loop answers signals.
     parts = await asyncio.to_thread(WorkerParts, config)
     try:
-        await _serve_parts(config, parts, stop)
+        # Before the engine runs, which it would disturb and be disturbed by.
+        device = parts.device
+        speed = await asyncio.to_thread(measure_speed, device.torch_device, default_dtype(device))
+        await _serve_parts(config, parts, speed, stop)
     finally:
         notify("STOPPING=1")
         await asyncio.to_thread(parts.close)
 
 
-async def _serve_parts(config: WorkerConfig, parts: WorkerParts, stop: StopSignal) -> None:
+async def _serve_parts(
+    config: WorkerConfig, parts: WorkerParts, speed: DeviceSpeed, stop: StopSignal
+) -> None:
     server = grpc.aio.server(options=server_options())
     servicer = WorkerServicer(parts.engine, parts.thread, parts.preparer)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
@@ -54,7 +61,8 @@ async def _serve_parts(config: WorkerConfig, parts: WorkerParts, stop: StopSigna
     await server.start()
     await health.set_serving(True)
     parts.start()
-    registration = Registration(config.scheduler, _registration_request(config, parts, address))
+    request = _registration_request(config, parts, speed, address)
+    registration = Registration(config.scheduler, request)
     announce_ready(address, config.ready_fd)
     logger.info("serving on %s", address)
     watchdog = asyncio.create_task(keep_watchdog())
@@ -86,7 +94,7 @@ async def _wait_for_end(parts: WorkerParts, registration: Registration, stop: St
 
 
 def _registration_request(
-    config: WorkerConfig, parts: WorkerParts, address: str
+    config: WorkerConfig, parts: WorkerParts, speed: DeviceSpeed, address: str
 ) -> cluster_pb2.RegisterWorkerRequest:
     return cluster_pb2.RegisterWorkerRequest(
         contract_version=CONTRACT_VERSION,
@@ -98,6 +106,9 @@ def _registration_request(
             name=parts.device.name,
             pool_bytes=parts.device.pool.nbytes,
             chunk_bytes=parts.device.pool.chunk_nbytes,
+            memory_bytes_per_s=speed.memory_bytes_per_s,
+            host_link_bytes_per_s=speed.host_link_bytes_per_s,
+            flops_per_s=speed.flops_per_s,
         ),
         memory=cluster_pb2.NodeMemory(
             cpu_num_slabs=config.cpu_num_slabs,
