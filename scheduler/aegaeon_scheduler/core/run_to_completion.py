@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from aegaeon_scheduler.core.engine import Engine
-from aegaeon_scheduler.core.turns import DEPTH, Plan, waiting_models
+from aegaeon_scheduler.core.turn_writer import DEPTH
+from aegaeon_scheduler.core.turns import Plan, waiting_models
 
 
 class RunToCompletion:
