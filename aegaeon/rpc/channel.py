@@ -7,6 +7,10 @@ import grpc
 #: Largest message either end accepts, in bytes: a prompt of about 16 million tokens.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
+#: Calls that may have arrived at a server without having been taken up; above all requests that a
+#: scheduler admits by default.
+MAX_PENDING_CALLS = 65_536
+
 #: Both sides of the contract; a worker of another number is refused at registration.
 CONTRACT_VERSION = 1
 
@@ -31,6 +35,10 @@ def server_options() -> list[tuple[str, int]]:
         *_KEEPALIVE,
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),
+        # Beyond 1,000 calls that wait to be taken up, gRPC would cancel some at random and without
+        # a reason. The scheduler's own limits give one.
+        ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALLS),
         # Two daemons must never share a port by accident: the second bind fails instead.
         ("grpc.so_reuseport", 0),
     ]

@@ -164,6 +164,13 @@ async def test_a_full_queue_is_told_and_drains(start: Start) -> None:
     assert (await collect(harness, generate_request()))[0] == answer((1, 2, 3), 8)
 
 
+async def test_thousands_of_calls_at_the_same_moment_are_all_answered(scheduler: Harness) -> None:
+    reasons = await asyncio.gather(
+        *(refusal(scheduler, generate_request(model="nobody")) for _ in range(2_500))
+    )
+    assert set(reasons) == {ErrorReason.MODEL_NOT_FOUND}
+
+
 async def test_equal_labels_are_independent_requests(scheduler: Harness) -> None:
     request = generate_request((3,), 30)
     request.label = "same"

@@ -33,14 +33,14 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
         )
     stamp = (event.step_time_ns, now_ns)
     limit = state.config.reader_backlog_tokens
-    sequences, wake = engine.sequences, state.out.wake
+    sequences, wake, cancelled = engine.sequences, state.out.wake, int(FinishReason.CANCELLED)
     count = 0
     special: list[tuple[int, Sequence | None, int]] = []
     for handle, token, reason in zip(
         event.handles, event.token_ids, event.finish_reasons, strict=True
     ):
         sequence = sequences.get(handle)
-        if sequence is None or reason == FinishReason.CANCELLED:
+        if sequence is None or reason == cancelled:
             special.append((handle, sequence, reason))
             continue
         count += 1

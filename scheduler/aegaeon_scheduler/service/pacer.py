@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 #: Messages a second at most, of all sessions together: about a third of a core.
-MESSAGES_PER_S = 6_000
+MESSAGES_PER_S = 4_000
 #: Messages that may go out at once after a pause.
 BURST = 64
 
