@@ -61,5 +61,13 @@ Seed = Annotated[int, typer.Option(help="Of drawn arrivals.")]
 Lengths = Annotated[str, typer.Option(help="Workload, by name or file, whose lengths are drawn.")]
 TtftS = Annotated[float, typer.Option(help="Limit of the first token, seconds.")]
 TpotS = Annotated[float, typer.Option(help="Limit of every further token, seconds.")]
+Suite = Annotated[
+    str,
+    typer.Option(
+        help="Run experiments of the documentation into --out: 'all', or names, comma-separated. "
+        "Other options are theirs.",
+        show_default=False,
+    ),
+]
 Out = Annotated[Path | None, typer.Option(help="Folder for tables and pictures.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]

@@ -31,6 +31,7 @@ def simulate(
     prefetch: options.Prefetch = True,
     ttft_s: options.TtftS = 10.0,
     tpot_s: options.TpotS = 0.1,
+    suite: options.Suite = "",
     out: options.Out = None,
     as_json: options.Json = False,
 ) -> None:
@@ -42,6 +43,9 @@ def simulate(
     from aegaeon_scheduler.simulator.objective import Objective
     from aegaeon_scheduler.simulator.policies import POLICIES, parse_policies
 
+    if suite:
+        _run_suite(suite, out)
+        return
     names = parse_policies(policies) if policies else list(POLICIES)
     hardware = experiment.find_hardware(device, nodes, engines, link, prefetch)
     objective = Objective.of_seconds(ttft_s, tpot_s)
@@ -55,6 +59,27 @@ def simulate(
         equal = experiment.EqualModels(shapes, drawn, objective, seconds, seed)
         chosen = equal.varied(models, rates)
     _run(hardware, chosen, names, out, as_json)
+
+
+def _run_suite(names: str, out: Path | None) -> None:
+    from aegaeon_scheduler.simulator.errors import InputError
+    from aegaeon_scheduler.simulator.suite import find_parts
+    from aegaeon_scheduler.simulator.suite_report import write_page, write_part
+    from aegaeon_scheduler.simulator.tables import open_folder
+
+    if out is None:
+        raise InputError("--suite writes a folder; name it with --out")
+    open_folder(out)
+    for part in find_parts(names):
+        points = []
+        for point in part.points():
+            points.append(point)
+            print(
+                f"{part.name:12} {point.title:40} {point.policy:14} {point.attainment:7.1%}",
+                flush=True,
+            )
+        write_part(out, part, points)
+        write_page(out)
 
 
 def _run(

@@ -38,6 +38,8 @@ MIX = "name,count,profile,rate,tpot_s\nhot,1,Qwen2.5-7B,2,0.05\ncold,3,Yi-1.5-9B
         ("--workload absent.csv", "absent.csv: No such file"),
         ("--workload synth-81-0.1-1.0-1.0", "did you mean synth-80-0.1-1.0-1.0?"),
         ("--mix absent.yaml", "absent.yaml: No such file"),
+        ("--suite all", "--suite writes a folder; name it with --out"),
+        ("--suite modls --out .", "unknown part of the suite 'modls'; did you mean models?"),
         ("--engines x", "Invalid value for '--engines'"),
         ("--modles 8", "No such option: --modles"),
     ],

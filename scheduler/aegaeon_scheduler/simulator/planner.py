@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aegaeon_scheduler.simulator.catalog import Device
 from aegaeon_scheduler.simulator.errors import InputError
-from aegaeon_scheduler.simulator.policies import parse_policies
+from aegaeon_scheduler.simulator.policies import least_engines_per_node, parse_policies
 from aegaeon_scheduler.simulator.scenario import Scenario
 from aegaeon_scheduler.simulator.sweep import Hardware
 
@@ -103,7 +103,8 @@ class Planner:
     def _sizes(self) -> Iterator[int]:
         """Numbers of engines that equal nodes can have."""
         for engines in range(1, self.most + 1):
-            if engines % -(-engines // self.engines_per_node) == 0:
+            nodes = -(-engines // self.engines_per_node)
+            if engines % nodes == 0 and engines // nodes >= least_engines_per_node(self.policy):
                 yield engines
 
     def _reach(self, sizes: list[int], target: float) -> None:

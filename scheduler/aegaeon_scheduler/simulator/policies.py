@@ -33,7 +33,11 @@ def _core(policy: SchedulingPolicy, machines: Machines, objectives: Objectives) 
 
 
 def _published(machines: Machines, objectives: Objectives) -> Controller:
-    return PublishedPolicy(machines, objectives.common)
+    """Three of eight engines of a node prefill, as on the published testbed."""
+    engines = machines.engines_per_node
+    if engines < least_engines_per_node("published"):
+        raise InputError("the published policy needs two engines per node: prefill and decode")
+    return PublishedPolicy(machines, objectives.common, max(1, round(engines * 3 / 8)))
 
 
 def _request_level(machines: Machines, objectives: Objectives) -> Controller:
@@ -56,6 +60,11 @@ POLICIES: dict[str, ControllerFactory] = {
 }
 #: What the scheduler runs unless told otherwise.
 DEFAULT_POLICY = SchedulingPolicy.DEADLINE.value
+
+
+def least_engines_per_node(policy: str) -> int:
+    """What a policy needs to work at all."""
+    return 2 if policy == "published" else 1
 
 
 def parse_policies(text: str) -> list[str]:

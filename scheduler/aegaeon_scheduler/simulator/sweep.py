@@ -63,15 +63,18 @@ class Hardware:
         """Share of token deadlines that no policy can exceed."""
         return attainment_bound(scenario.arrivals, self._machines(scenario), scenario.objectives)
 
+    def point(self, scenario: Scenario, policy: str) -> Point:
+        """A policy on a workload, with the time that simulating it took."""
+        start = time.process_time()
+        result = self.simulate(policy, scenario)
+        taken = time.process_time() - start
+        return Point(scenario.title, scenario.x, policy, result.token_attainment, result, taken)
+
     def points(self, scenario: Scenario, policies: Items[str]) -> Iterator[Point]:
         """Every policy on a workload, and the bound."""
-        title, x = scenario.title, scenario.x
         for policy in policies:
-            start = time.process_time()
-            result = self.simulate(policy, scenario)
-            taken = time.process_time() - start
-            yield Point(title, x, policy, result.token_attainment, result, taken)
-        yield Point(title, x, BOUND, self.bound(scenario))
+            yield self.point(scenario, policy)
+        yield Point(scenario.title, scenario.x, BOUND, self.bound(scenario))
 
     def _machines(self, scenario: Scenario) -> Machines:
         return Machines(self.device, scenario.shapes, self.nodes, self.engines // self.nodes)

@@ -25,12 +25,12 @@ def scenarios(models: int = 12, seeds: int = 2) -> list[Scenario]:
 @pytest.mark.parametrize("policy", ["deadline", "request-level"])
 def test_the_fewest_engines_are_found(policy: str) -> None:
     cases = scenarios()
-    plan = Planner(H800, cases, policy, engines_per_node=16).plan((0.8, 0.99))
+    plan = Planner(H800, cases, policy, engines_per_node=12).plan((0.8, 0.99))
     shares = {
         engines: [
             Hardware(H800, 1, engines).simulate(policy, case).token_attainment for case in cases
         ]
-        for engines in range(1, 17)
+        for engines in range(1, 11)
     }
     for need in plan.needs:
         on_average = [n for n, each in shares.items() if sum(each) / len(each) >= need.target]

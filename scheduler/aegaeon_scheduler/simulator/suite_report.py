@@ -1,0 +1,164 @@
+"""What a part of the suite found: JSON and a picture per part, and one page of tables."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from aegaeon_scheduler.simulator.picture import Chart
+from aegaeon_scheduler.simulator.policies import DEFAULT_POLICY
+from aegaeon_scheduler.simulator.report import describe
+from aegaeon_scheduler.simulator.suite import Part, part_names
+from aegaeon_scheduler.simulator.sweep import BOUND, Point, capacity, lines_of
+
+#: The policy that the default one must never fall behind by more than two points.
+_PUBLISHED = "published"
+
+
+def write_part(folder: Path, part: Part, points: Items[Point]) -> None:
+    """``NAME.json`` and, for a part along an axis, ``NAME.svg``."""
+    rows = [describe(point) for point in points]
+    found: dict[str, Any] = {
+        "title": part.title,
+        "x": part.x_label,
+        "axis": part.between is not None,
+        "date": date.today().isoformat(),
+        "python": platform.python_version(),
+        "capacity": {},
+        "points": rows,
+    }
+    if part.between is not None:
+        lines = lines_of(points)
+        found["capacity"] = {policy: _capacity(line) for policy, line in lines.items()}
+        picture = Chart(lines, part.x_label).svg()
+        (folder / f"{part.name}.svg").write_text(picture, encoding="utf-8")
+    text = json.dumps(found, indent=1)
+    (folder / f"{part.name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def write_page(folder: Path) -> None:
+    """``README.md`` from the parts that the folder has."""
+    parts = {
+        name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        for name in part_names()
+        if (folder / f"{name}.json").exists()
+    }
+    lines = [
+        "# Simulated capacity",
+        "",
+        "Written by `aegaeon simulate --suite all --out FOLDER`; what is simulated, and what it",
+        "means, is in [Scheduling](../scheduling.md). Shares are those of token deadlines met.",
+        "",
+        *_capacities(parts),
+        *_margins(parts),
+    ]
+    for name, part in parts.items():
+        lines += _section(name, part)
+    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _capacity(line: Items[tuple[float, float]]) -> float | None:
+    found = capacity(line)
+    return None if found is None else round(found, 3)
+
+
+def _capacities(parts: dict[str, Any]) -> Iterator[str]:
+    """Where each policy falls below 90 %, one row per part, with factors of ours to others."""
+    along = {name: part for name, part in parts.items() if part["axis"]}
+    if not along:
+        return
+    policies = list(dict.fromkeys(p for part in along.values() for p in part["capacity"]))
+    yield "## Capacity at 90 %"
+    yield ""
+    yield from _table_head(["experiment", *policies, "ours / published", "ours / best other"])
+    for name, part in along.items():
+        found = part["capacity"]
+        cells = [_number(found[policy]) if policy in found else "" for policy in policies]
+        yield _row([f"[{name}](#{_anchor(part['title'])}), {part['x']}", *cells, *_factors(found)])
+    yield ""
+
+
+def _factors(found: dict[str, float | None]) -> list[str]:
+    ours = found.get(DEFAULT_POLICY)
+    others = {p: x for p, x in found.items() if p not in (DEFAULT_POLICY, BOUND)}
+    published = others.get(_PUBLISHED)
+    best = max((x for x in others.values() if x is not None), default=None)
+    unknown = None in others.values()
+    return [
+        "" if not ours or not other or (unknown and other is best) else f"{ours / other:.2f}"
+        for other in (published, best)
+    ]
+
+
+def _margins(parts: dict[str, Any]) -> Iterator[str]:
+    """The points at which ours is least ahead of, or most behind, the others."""
+    yield "## Where the default policy is least ahead"
+    yield ""
+    yield from _table_head(["experiment", "than", "workload", "ours", "theirs", "points ahead"])
+    for name, part in parts.items():
+        worst: dict[str, tuple[float, list[str]]] = {}
+        for row in part["points"]:
+            policy, theirs = row["policy"], row["token_attainment"]
+            ours = _share(part, row["workload"], DEFAULT_POLICY)
+            if policy in (DEFAULT_POLICY, BOUND) or ours is None:
+                continue
+            margin = ours - theirs
+            cells = [row["workload"], f"{ours:.1%}", f"{theirs:.1%}", f"{100 * margin:+.1f}"]
+            group = policy if policy == _PUBLISHED else "all others"
+            worst[group] = min(worst.get(group, (2.0, cells)), (margin, cells))
+        for group, (_, cells) in worst.items():
+            yield _row([name, group, *cells])
+    yield ""
+
+
+def _share(part: dict[str, Any], workload: str, policy: str) -> float | None:
+    for row in part["points"]:
+        if (row["workload"], row["policy"]) == (workload, policy):
+            return float(row["token_attainment"])
+    return None
+
+
+def _section(name: str, part: dict[str, Any]) -> Iterator[str]:
+    rows: dict[str, dict[str, float]] = {}
+    places: dict[str, float] = {}
+    for row in part["points"]:
+        rows.setdefault(row["workload"], {})[row["policy"]] = row["token_attainment"]
+        places[row["workload"]] = row["x"]
+    policies = list(dict.fromkeys(row["policy"] for row in part["points"]))
+    yield f"## {part['title']}"
+    yield ""
+    yield f"`{name}.json`, {part['date']}, Python {part['python']}."
+    yield ""
+    if part["axis"]:
+        yield f"![{part['title']}]({name}.svg)"
+        yield ""
+        rows = dict(sorted(rows.items(), key=lambda item: places[item[0]]))
+    yield from _table_head([part["x"] if part["axis"] else "workload", *policies])
+    for workload, shares in rows.items():
+        first = f"{places[workload]:g}" if part["axis"] else workload
+        cells = [f"{shares[p]:.1%}" if p in shares else "" for p in policies]
+        yield _row([first, *cells])
+    yield ""
+
+
+def _table_head(cells: list[str]) -> Iterator[str]:
+    yield _row(cells)
+    yield _row(["---"] * len(cells))
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(value: float | None) -> str:
+    return "not reached" if value is None else f"{value:.3g}"
+
+
+def _anchor(title: str) -> str:
+    kept = [c for c in title.lower() if c.isalnum() or c in " -_"]
+    return "".join(kept).replace(" ", "-")
