@@ -38,7 +38,7 @@ class InferenceServiceStub:
 
     Order: any number of messages with tokens and FINISH_REASON_UNSPECIFIED, then exactly one with a
     finish reason, which may carry the last tokens; nothing follows it. Messages may carry several
-    tokens when the reader is slower than the engine.
+    tokens when the reader is slower than the engine, or when very many streams are busy at once.
 
     Cancelling the call, its deadline, or losing the client frees the sequence's compute and memory
     at the next token boundary. A reader that falls behind by more than the server's
@@ -74,7 +74,7 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
 
     Order: any number of messages with tokens and FINISH_REASON_UNSPECIFIED, then exactly one with a
     finish reason, which may carry the last tokens; nothing follows it. Messages may carry several
-    tokens when the reader is slower than the engine.
+    tokens when the reader is slower than the engine, or when very many streams are busy at once.
 
     Cancelling the call, its deadline, or losing the client frees the sequence's compute and memory
     at the next token boundary. A reader that falls behind by more than the server's
@@ -113,7 +113,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Order: any number of messages with tokens and FINISH_REASON_UNSPECIFIED, then exactly one with a
         finish reason, which may carry the last tokens; nothing follows it. Messages may carry several
-        tokens when the reader is slower than the engine.
+        tokens when the reader is slower than the engine, or when very many streams are busy at once.
 
         Cancelling the call, its deadline, or losing the client frees the sequence's compute and memory
         at the next token boundary. A reader that falls behind by more than the server's

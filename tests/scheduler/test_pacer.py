@@ -1,4 +1,4 @@
-"""Messages of all sessions together stay below a limit, and nothing waits below it."""
+"""Messages of all readers together stay below a limit, and nothing waits below it."""
 
 from __future__ import annotations
 

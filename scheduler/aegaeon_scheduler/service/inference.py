@@ -35,16 +35,21 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         try:
             while True:
                 await ready.wait()
+                await self._driver.pacer.turn()
                 ready.clear()
-                while (parcel := backlog.take()) is not None:
-                    message = generate_response(parcel, self._driver.unix_offset_ns)
-                    if message.token_ids or message.finish_reason:
-                        await context.write(message)
-                    if sequence.error is not None:
-                        await abort(context, sequence.error)
-                    if message.finish_reason:
-                        return
-                    self._driver.caught_up(backlog)
+                parcel = backlog.take()
+                if parcel is None:
+                    continue
+                if backlog.announced:
+                    ready.set()
+                message = generate_response(parcel, self._driver.unix_offset_ns)
+                if message.token_ids or message.finish_reason:
+                    await context.write(message)
+                if sequence.error is not None:
+                    await abort(context, sequence.error)
+                if message.finish_reason:
+                    return
+                self._driver.caught_up(backlog)
         finally:
             self._driver.close_backlog(backlog)
             self._driver.release(sequence)
