@@ -86,6 +86,8 @@ def describe(point: Point) -> dict[str, str | float | int]:
             "steps": result.steps,
             "requests": len(result.records),
             "processor_seconds": round(point.seconds, 2),
+            "events": point.events,
+            "decision_us": round(1e6 * point.decision_seconds / max(point.events, 1), 2),
         }
     return found
 

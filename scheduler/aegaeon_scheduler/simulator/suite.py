@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 
 from aegaeon_scheduler.simulator.catalog import DATA, H800
@@ -19,7 +20,7 @@ from aegaeon_scheduler.simulator.experiment import (
 )
 from aegaeon_scheduler.simulator.mix import DEFAULT_LENGTHS, read_mix
 from aegaeon_scheduler.simulator.objective import DEFAULT_OBJECTIVE
-from aegaeon_scheduler.simulator.policies import POLICIES
+from aegaeon_scheduler.simulator.policies import DEFAULT_POLICY, POLICIES
 from aegaeon_scheduler.simulator.scenario import Scenario
 from aegaeon_scheduler.simulator.sweep import BOUND, Hardware, Point, capacity, lines_of
 from aegaeon_scheduler.simulator.workload import shipped_workloads
@@ -39,17 +40,18 @@ class Part:
 
     name: str
     title: str
-    hardware: Hardware
+    hardware: Hardware | Callable[[Scenario], Hardware]
     x_label: str
     scenarios: Callable[[], Iterator[Scenario]]
     #: A scenario between the given ones.
     between: Callable[[float], Scenario] | None = None
     step: float = 0.0
+    policies: Items[str] = (*POLICIES, BOUND)
 
     def points(self) -> Iterator[Point]:
         """Every policy, and the bound, until it has fallen far below the capacity."""
         scenarios = list(self.scenarios())
-        for policy in (*POLICIES, BOUND):
+        for policy in self.policies:
             found: list[Point] = []
             for scenario in scenarios:
                 found.append(self._point(policy, scenario))
@@ -77,9 +79,11 @@ class Part:
             yield found[-1]
 
     def _point(self, policy: str, scenario: Scenario) -> Point:
+        given = self.hardware
+        hardware = given if isinstance(given, Hardware) else given(scenario)
         if policy == BOUND:
-            return Point(scenario.title, scenario.x, BOUND, self.hardware.bound(scenario))
-        return self.hardware.point(scenario, policy)
+            return Point(scenario.title, scenario.x, BOUND, hardware.bound(scenario))
+        return hardware.point(scenario, policy)
 
 
 def find_parts(names: str) -> list[Part]:
@@ -119,6 +123,7 @@ def _parts() -> Iterator[Part]:
     yield _mix()
     unhinted = Hardware(replace(H800, prefetch=False))
     yield _models("no-prefetch", "Without prefetching weights", equal, unhinted)
+    yield _scale(equal)
 
 
 def _models(name: str, title: str, equal: EqualModels, hardware: Hardware) -> Part:
@@ -171,3 +176,19 @@ def _mix() -> Part:
 
     title = "A mix of models with rates and limits of their own"
     return Part("mix", title, _SLOW_LINK, SCALE, lambda: map(between, grid), between, 0.05)
+
+
+def _scale(equal: EqualModels) -> Part:
+    """A fixed number of requests on more and more engines, five models each."""
+    sizes = ((80, 40.0), (320, 10.0), (1280, 2.5), (5000, 0.64))
+
+    def scenarios() -> Iterator[Scenario]:
+        for models, seconds in sizes:
+            yield replace(equal, seconds=seconds).scenario(models, 0.1)
+
+    def hardware(scenario: Scenario) -> Hardware:
+        engines = round(scenario.x / 5)
+        return Hardware(H800, engines // 8, engines)
+
+    title = "Time to decide, by size of the cluster"
+    return Part("scale", title, hardware, MODELS, scenarios, policies=(DEFAULT_POLICY,))

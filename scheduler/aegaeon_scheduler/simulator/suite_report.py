@@ -138,11 +138,24 @@ def _section(name: str, part: dict[str, Any]) -> Iterator[str]:
         yield f"![{part['title']}]({name}.svg)"
         yield ""
         rows = dict(sorted(rows.items(), key=lambda item: places[item[0]]))
+    if name == "scale":
+        yield from _scale_table(part)
+        return
     yield from _table_head([part["x"] if part["axis"] else "workload", *policies])
     for workload, shares in rows.items():
         first = f"{places[workload]:g}" if part["axis"] else workload
         cells = [f"{shares[p]:.1%}" if p in shares else "" for p in policies]
         yield _row([first, *cells])
+    yield ""
+
+
+def _scale_table(part: dict[str, Any]) -> Iterator[str]:
+    yield from _table_head(["engines", "models", "requests", "events", "decision", "simulation"])
+    for row in part["points"]:
+        counts = (round(row["x"] / 5), round(row["x"]), row["requests"], row["events"])
+        decision = f"{row['decision_us']:.1f} us per event"
+        cells = [*(f"{count:,}" for count in counts), decision, f"{row['processor_seconds']:.1f} s"]
+        yield _row(cells)
     yield ""
 
 

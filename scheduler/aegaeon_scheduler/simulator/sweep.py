@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from aegaeon_scheduler.simulator.bound import attainment_bound
 from aegaeon_scheduler.simulator.catalog import Device
+from aegaeon_scheduler.simulator.controller import Controller
 from aegaeon_scheduler.simulator.errors import InputError
 from aegaeon_scheduler.simulator.machines import Machines
 from aegaeon_scheduler.simulator.policies import POLICIES
 from aegaeon_scheduler.simulator.results import SimulationResult
 from aegaeon_scheduler.simulator.scenario import Scenario
 from aegaeon_scheduler.simulator.simulation import Simulation
+from aegaeon_scheduler.simulator.stopwatch import Stopwatch
 
 #: Name of the line that no policy can exceed.
 BOUND = "bound"
@@ -29,8 +31,11 @@ class Point:
     policy: str
     attainment: float
     result: SimulationResult | None = None
-    #: Processor time of the simulation.
+    #: Processor time of the whole simulation, and of it, of the policy's decisions.
     seconds: float = 0.0
+    decision_seconds: float = 0.0
+    #: Events of engines that the policy was told.
+    events: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +57,7 @@ class Hardware:
 
     def simulate(self, policy: str, scenario: Scenario) -> SimulationResult:
         """A policy on a workload."""
-        scenario.objectives.check(scenario.shapes, self.device.name)
-        machines = self._machines(scenario)
-        controller = POLICIES[policy](machines, scenario.objectives)
-        return Simulation(
-            policy, controller, machines.workers(), scenario.arrivals, scenario.objectives
-        ).run()
+        return self._run(policy, scenario, _unwatched)
 
     def bound(self, scenario: Scenario) -> float:
         """Share of token deadlines that no policy can exceed."""
@@ -65,10 +65,25 @@ class Hardware:
 
     def point(self, scenario: Scenario, policy: str) -> Point:
         """A policy on a workload, with the time that simulating it took."""
-        start = time.process_time()
-        result = self.simulate(policy, scenario)
-        taken = time.process_time() - start
-        return Point(scenario.title, scenario.x, policy, result.token_attainment, result, taken)
+        watches: list[Stopwatch] = []
+
+        def watched(controller: Controller) -> Controller:
+            watches.append(Stopwatch(controller))
+            return watches[-1]
+
+        start = time.thread_time()
+        result = self._run(policy, scenario, watched)
+        taken = time.thread_time() - start
+        return Point(
+            scenario.title,
+            scenario.x,
+            policy,
+            result.token_attainment,
+            result,
+            taken,
+            watches[0].seconds,
+            watches[0].events,
+        )
 
     def points(self, scenario: Scenario, policies: Items[str]) -> Iterator[Point]:
         """Every policy on a workload, and the bound."""
@@ -76,8 +91,22 @@ class Hardware:
             yield self.point(scenario, policy)
         yield Point(scenario.title, scenario.x, BOUND, self.bound(scenario))
 
+    def _run(
+        self, policy: str, scenario: Scenario, watch: Callable[[Controller], Controller]
+    ) -> SimulationResult:
+        scenario.objectives.check(scenario.shapes, self.device.name)
+        machines = self._machines(scenario)
+        controller = watch(POLICIES[policy](machines, scenario.objectives))
+        return Simulation(
+            policy, controller, machines.workers(), scenario.arrivals, scenario.objectives
+        ).run()
+
     def _machines(self, scenario: Scenario) -> Machines:
         return Machines(self.device, scenario.shapes, self.nodes, self.engines // self.nodes)
+
+
+def _unwatched(controller: Controller) -> Controller:
+    return controller
 
 
 def lines_of(points: Items[Point]) -> dict[str, list[tuple[float, float]]]:
