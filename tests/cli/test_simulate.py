@@ -35,7 +35,7 @@ MIX = "name,count,profile,rate,tpot_s\nhot,1,Qwen2.5-7B,2,0.05\ncold,3,Yi-1.5-9B
         ("--ttft-s 0", "the TTFT objective is 0.0 s; it must be positive"),
         ("--tpot-s nan", "the TPOT objective is nan s; it must be positive"),
         ("--tpot-s 0.01", "is 10 ms, but a decode step alone takes at least 12.6 ms on H800"),
-        ("--workload absent.csv", "absent.csv: No such file"),
+        ("--workload absent.csv", "absent.csv: cannot be read: No such file"),
         ("--workload synth-81-0.1-1.0-1.0", "did you mean synth-80-0.1-1.0-1.0?"),
         ("--mix absent.yaml", "absent.yaml: No such file"),
         ("--suite all", "--suite writes a folder; name it with --out"),

@@ -44,15 +44,31 @@ def test_a_workload_is_read_in_order_of_arrival(workload: Path) -> None:
     ("text", "words"),
     [
         ("Request Time,Model Name\n", "has no column Input Length, Output Length"),
-        (WORKLOAD + "soon,a,1,1\n", r"workload\.csv:4: "),
-        (WORKLOAD + "00:00:02,a,0,1\n", "lengths must be at least 1"),
-        (WORKLOAD + "00:00:02,a\n", r"workload\.csv:4: "),
+        (WORKLOAD[: WORKLOAD.index("\n") + 1], "has no requests"),
+        (WORKLOAD + "soon,a,1,1\n", r"workload\.csv:4: Request Time is 'soon'; it must be HH:MM"),
+        (WORKLOAD + "0:0:nan,a,1,1\n", r"workload\.csv:4: Request Time is '0:0:nan'"),
+        (WORKLOAD + "00:00:61,a,1,1\n", r"workload\.csv:4: Request Time is '00:00:61'"),
+        (WORKLOAD + "00:00:02,,1,1\n", r"workload\.csv:4: Model Name is empty"),
+        (WORKLOAD + "00:00:02,a,0,1\n", "Input Length is '0'; it must be a whole number of at"),
+        (WORKLOAD + "00:00:02,a,1,-1\n", "Output Length is '-1'; it must be a whole number of at"),
+        (WORKLOAD + "00:00:02,a,1,x\n", "Output Length is 'x'; it must be a whole number of at"),
+        (WORKLOAD + "00:00:02,a\n", r"workload\.csv:4: has more or fewer fields"),
+        (WORKLOAD + "00:00:02,a,1,1,1\n", r"workload\.csv:4: has more or fewer fields"),
+        (WORKLOAD + '"open,a,1,1\n', "is not a CSV file"),
     ],
 )
 def test_a_wrong_workload_is_refused_by_line(workload: Path, text: str, words: str) -> None:
     workload.write_text(text)
     with pytest.raises(ConfigError, match=words):
         read_workload(workload)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.csv: cannot be read: No such file"):
+        read_workload(tmp_path / "absent.csv")
+    (tmp_path / "binary.csv").write_bytes(WORKLOAD.encode() + b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"binary\.csv: is not a CSV file in UTF-8"):
+        read_workload(tmp_path / "binary.csv")
 
 
 def test_a_workload_is_served_at_its_pace_and_reported(

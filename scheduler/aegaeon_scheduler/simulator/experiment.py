@@ -25,7 +25,7 @@ from aegaeon_scheduler.simulator.mix import read_mix
 from aegaeon_scheduler.simulator.objective import Objective
 from aegaeon_scheduler.simulator.scenario import Scenario
 from aegaeon_scheduler.simulator.sweep import Hardware
-from aegaeon_scheduler.simulator.workload import find_workload, read_workload
+from aegaeon_scheduler.simulator.workload import find_workload, read_arrivals
 
 MODELS = "models"
 RATE = "requests/s per model"
@@ -83,7 +83,7 @@ def find_lengths(
 ) -> Lengths:
     """Lengths of a workload, by name or path, stretched to other means if there are any."""
     return scale_lengths(
-        lengths_of(read_workload(find_workload(workload))), input_mean, output_mean
+        lengths_of(read_arrivals(find_workload(workload))), input_mean, output_mean
     )
 
 
@@ -91,7 +91,7 @@ def replayed(names: Items[str], shapes: Items[ModelShape], objective: Objective)
     """Workloads by name or path."""
     paths = [find_workload(name) for name in names]
     scenarios = [
-        Scenario.replayed(path.stem, read_workload(path), shapes, objective) for path in paths
+        Scenario.replayed(path.stem, read_arrivals(path), shapes, objective) for path in paths
     ]
     return Experiment(MODELS, sorted(scenarios, key=lambda scenario: scenario.x))
 

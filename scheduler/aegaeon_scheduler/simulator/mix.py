@@ -12,11 +12,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from aegaeon.config.yaml_source import parse_yaml
+from aegaeon.errors import ConfigError
 from aegaeon_scheduler.simulator.catalog import Device, ModelShape, read_shapes
 from aegaeon_scheduler.simulator.demand import Lengths, Traffic, lengths_of, scale_lengths
 from aegaeon_scheduler.simulator.errors import InputError
 from aegaeon_scheduler.simulator.objective import Objective
-from aegaeon_scheduler.simulator.workload import find_workload, read_workload
+from aegaeon_scheduler.simulator.workload import find_workload, read_arrivals
 
 #: Where lengths come from unless an entry says otherwise.
 DEFAULT_LENGTHS = "synth-80-0.1-1.0-1.0"
@@ -68,7 +69,7 @@ def read_mix(path: Path, device: Device) -> list[Traffic]:
     for line, entry in entries:
         try:
             models = list(entry.traffic(device))
-        except InputError as error:
+        except ConfigError as error:
             raise InputError.at(path, line, str(error)) from error
         for traffic in models:
             if traffic.model in found:
@@ -134,4 +135,4 @@ def _shape(profile: str, device: Device) -> ModelShape:
 
 @cache
 def _lengths(workload: str) -> Lengths:
-    return lengths_of(read_workload(find_workload(workload)))
+    return lengths_of(read_arrivals(find_workload(workload)))

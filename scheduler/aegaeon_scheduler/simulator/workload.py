@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from aegaeon.workload import read_workload
 from aegaeon_scheduler.simulator.catalog import DATA
 from aegaeon_scheduler.simulator.errors import InputError
-from aegaeon_scheduler.simulator.tables import parse_count, read_rows
 
-HEADER = ["Request Time", "Model Name", "Input Length", "Output Length"]
-_TIME = re.compile(r"(\d+):([0-5]\d):([0-5]\d(?:\.\d+)?)")
 _SECOND = 1_000_000_000
 _SHIPPED = DATA / "workloads"
 
@@ -42,25 +39,11 @@ def find_workload(name: str) -> Path:
     return path
 
 
-def read_workload(path: Path) -> list[Arrival]:
-    """Requests of a CSV file in order of time; raises `InputError` that names file and line."""
-    arrivals = []
-    for line, (time, model, inputs, outputs) in read_rows(path, HEADER):
-        match = _TIME.fullmatch(time)
-        if match is None:
-            raise InputError.at(path, line, f"Request Time is {time!r}; it must be HH:MM:SS.sss")
-        hours, minutes, seconds = match.groups()
-        since = int(hours) * 3600 + int(minutes) * 60
-        if not model:
-            raise InputError.at(path, line, "Model Name is empty")
-        arrivals.append(
-            Arrival(
-                since * _SECOND + round(float(seconds) * _SECOND),
-                model,
-                parse_count(path, line, "Input Length", inputs),
-                parse_count(path, line, "Output Length", outputs),
-            )
+def read_arrivals(path: Path) -> list[Arrival]:
+    """Requests of a CSV file in order of time; raises `ConfigError` that names file and line."""
+    return [
+        Arrival(
+            round(entry.arrival_s * _SECOND), entry.model, entry.input_tokens, entry.output_tokens
         )
-    if not arrivals:
-        raise InputError(f"{path}: no requests")
-    return sorted(arrivals, key=lambda arrival: arrival.time_ns)
+        for entry in read_workload(path)
+    ]
