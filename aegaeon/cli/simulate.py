@@ -111,14 +111,18 @@ def _show(title: str, points: list[Point]) -> None:
     requests = next(len(point.result.records) for point in points if point.result)
     table = Table(title=f"{title}: {requests} requests", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("policy")
-    for name in ("tokens", "requests", "busy", "switching", "idle", "processor s"):
+    for name in ("tokens", "worst tenth", "requests", "busy", "switching", "idle", "processor s"):
         table.add_column(name, justify="right")
     for point in points:
         row = [point.policy, f"{point.attainment:.2%}"]
         if point.result is not None:
             result = point.result
             shares = (result.busy_share, result.switching_share, result.idle_share)
-            row += [f"{result.request_attainment:.2%}", *(f"{share:.1%}" for share in shares)]
+            row += [
+                f"{result.worst_tenth:.1%}",
+                f"{result.request_attainment:.2%}",
+                *(f"{share:.1%}" for share in shares),
+            ]
             row.append(f"{point.seconds:.1f}")
         table.add_row(*row)
     Console().print(table)

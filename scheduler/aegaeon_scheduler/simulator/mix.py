@@ -23,6 +23,12 @@ from aegaeon_scheduler.simulator.workload import find_workload, read_arrivals
 DEFAULT_LENGTHS = "synth-80-0.1-1.0-1.0"
 
 
+def kind_of(model: str) -> str:
+    """The entry of a mix that a model comes from."""
+    head, _, number = model.rpartition("-")
+    return head if head and number.isdigit() else model
+
+
 class MixEntry(BaseModel):
     """Models of one kind: ``name``, or ``name-0``, ``name-1``, ... if ``count`` is more than 1."""
 

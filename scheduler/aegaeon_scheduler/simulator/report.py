@@ -29,6 +29,7 @@ _SUMMARY_COLUMNS = (
     "policy",
     "token_attainment",
     "request_attainment",
+    "worst_tenth",
     "busy",
     "switching",
     "idle",
@@ -79,6 +80,7 @@ def describe(point: Point) -> dict[str, str | float | int]:
     if result is not None:
         found |= {
             "request_attainment": round(result.request_attainment, 4),
+            "worst_tenth": round(result.worst_tenth, 4),
             "busy": round(result.busy_share, 4),
             "switching": round(result.switching_share, 4),
             "idle": round(result.idle_share, 4),

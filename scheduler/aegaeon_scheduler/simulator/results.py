@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.simulator.objective import DEFAULT_OBJECTIVE, Objective
@@ -75,6 +77,23 @@ class SimulationResult:
     def request_attainment(self) -> float:
         """Share of requests whose TTFT and every gap met the limits."""
         return sum(record.within_limits for record in self.records) / len(self.records)
+
+    @property
+    def worst_tenth(self) -> float:
+        """Mean token attainment of the tenth of models that do worst: how even a policy is."""
+        shares = sorted(self.token_attainment_by(lambda model: model).values())
+        worst = shares[: -(-len(shares) // 10)]
+        return sum(worst) / len(worst)
+
+    def token_attainment_by(self, key: Callable[[str], str]) -> dict[str, float]:
+        """Token attainment of groups of models, which ``key`` names."""
+        wanted: Counter[str] = Counter()
+        on_time: Counter[str] = Counter()
+        for record in self.records:
+            group = key(record.arrival.model)
+            wanted[group] += record.arrival.output_tokens
+            on_time[group] += record.tokens_on_time
+        return {group: on_time[group] / count for group, count in sorted(wanted.items())}
 
     @property
     def busy_share(self) -> float:

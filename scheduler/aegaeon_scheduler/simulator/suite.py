@@ -30,6 +30,10 @@ _SEED = 1
 _SHARE = 0.9
 _FLOOR = 0.5
 
+_ALL = (*POLICIES, BOUND)
+#: Without what differs from the default policy by its order of turns only.
+_MAIN = tuple(name for name in _ALL if name != "round-robin")
+
 _FAST_LINK = Hardware(replace(H800, link_bytes_per_s=55e9))
 _SLOW_LINK = Hardware(H800)
 
@@ -46,7 +50,7 @@ class Part:
     #: A scenario between the given ones.
     between: Callable[[float], Scenario] | None = None
     step: float = 0.0
-    policies: Items[str] = (*POLICIES, BOUND)
+    policies: Items[str] = _ALL
 
     def points(self) -> Iterator[Point]:
         """Every policy, and the bound, until it has fallen far below the capacity."""
@@ -119,41 +123,25 @@ def _parts() -> Iterator[Part]:
         limits = DEFAULT_OBJECTIVE.scaled(factor)
         title = f"Limits of {limits.ttft_ns / 1e9:g} s and {limits.tpot_ns / 1e9:g} s"
         tight = replace(equal, objective=limits)
-        yield _models(f"limits-{factor:g}", title, tight, _SLOW_LINK)
+        yield _models(f"limits-{factor:g}", title, tight, _SLOW_LINK, _MAIN)
     yield _mix()
     unhinted = Hardware(replace(H800, prefetch=False))
-    yield _models("no-prefetch", "Without prefetching weights", equal, unhinted)
+    yield _models("no-prefetch", "Without prefetching weights", equal, unhinted, _MAIN)
     yield _scale(equal)
 
 
-def _models(name: str, title: str, equal: EqualModels, hardware: Hardware) -> Part:
-    grid = (
-        16,
-        24,
-        32,
-        40,
-        48,
-        56,
-        64,
-        72,
-        80,
-        96,
-        112,
-        128,
-        144,
-        160,
-        176,
-        192,
-        224,
-        256,
-        320,
-        384,
-    )
+def _models(
+    name: str, title: str, equal: EqualModels, hardware: Hardware, policies: Items[str] = _ALL
+) -> Part:
+    grid = (16, 40, 56, 72, 88, 104, 128, 152, 176, 200, 240, 288, 344)
 
     def between(x: float) -> Scenario:
         return equal.scenario(x, 0.1)
 
-    return Part(name, title, hardware, MODELS, lambda: map(between, grid), between, 1.0)
+    def scenarios() -> Iterator[Scenario]:
+        return map(between, grid)
+
+    return Part(name, title, hardware, MODELS, scenarios, between, 1.0, policies)
 
 
 def _rates(equal: EqualModels) -> Part:
@@ -163,7 +151,7 @@ def _rates(equal: EqualModels) -> Part:
         return equal.scenario(40, x, RATE)
 
     title = "Rate at 40 models, link of 32 GB/s"
-    return Part("rates", title, _SLOW_LINK, RATE, lambda: map(between, grid), between, 0.05)
+    return Part("rates", title, _SLOW_LINK, RATE, lambda: map(between, grid), between, 0.05, _MAIN)
 
 
 def _mix() -> Part:
@@ -175,7 +163,7 @@ def _mix() -> Part:
         return Scenario.drawn(f"mix at {x:g} times its rates", x, scaled, 120.0, _SEED)
 
     title = "A mix of models with rates and limits of their own"
-    return Part("mix", title, _SLOW_LINK, SCALE, lambda: map(between, grid), between, 0.05)
+    return Part("mix", title, _SLOW_LINK, SCALE, lambda: map(between, grid), between, 0.05, _MAIN)
 
 
 def _scale(equal: EqualModels) -> Part:

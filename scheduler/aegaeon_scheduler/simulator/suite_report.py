@@ -10,6 +10,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from aegaeon_scheduler.simulator.experiment import SCALE
+from aegaeon_scheduler.simulator.mix import kind_of
 from aegaeon_scheduler.simulator.picture import Chart
 from aegaeon_scheduler.simulator.policies import DEFAULT_POLICY
 from aegaeon_scheduler.simulator.report import describe
@@ -22,7 +24,7 @@ _PUBLISHED = "published"
 
 def write_part(folder: Path, part: Part, points: Items[Point]) -> None:
     """``NAME.json`` and, for a part along an axis, ``NAME.svg``."""
-    rows = [describe(point) for point in points]
+    rows = [describe(point) | _kinds(part, point) for point in points]
     found: dict[str, Any] = {
         "title": part.title,
         "x": part.x_label,
@@ -146,6 +148,29 @@ def _section(name: str, part: dict[str, Any]) -> Iterator[str]:
         first = f"{places[workload]:g}" if part["axis"] else workload
         cells = [f"{shares[p]:.1%}" if p in shares else "" for p in policies]
         yield _row([first, *cells])
+    yield ""
+    yield from _kinds_table(part)
+
+
+def _kinds(part: Part, point: Point) -> dict[str, Any]:
+    if part.x_label != SCALE or point.result is None:
+        return {}
+    shares = point.result.token_attainment_by(kind_of)
+    return {"kinds": {kind: round(share, 4) for kind, share in shares.items()}}
+
+
+def _kinds_table(part: dict[str, Any]) -> Iterator[str]:
+    """Each kind of model of a mix, where the default policy is near its capacity."""
+    known = [row for row in part["points"] if "kinds" in row]
+    if not known:
+        return
+    at = min(known, key=lambda row: abs(row["x"] - (part["capacity"][DEFAULT_POLICY] or row["x"])))
+    rows = {row["policy"]: row["kinds"] for row in known if row["x"] == at["x"]}
+    yield f"By kind of model, at {at['x']:g} times the rates:"
+    yield ""
+    yield from _table_head(["kind", *rows])
+    for kind in at["kinds"]:
+        yield _row([kind, *(f"{kinds[kind]:.1%}" for kinds in rows.values())])
     yield ""
 
 

@@ -13,7 +13,7 @@ from aegaeon.errors import ConfigError
 from aegaeon_scheduler.simulator.catalog import DATA, DEVICES, H800, read_shapes
 from aegaeon_scheduler.simulator.demand import draw_workload, same_traffic, scale_lengths
 from aegaeon_scheduler.simulator.errors import InputError
-from aegaeon_scheduler.simulator.mix import read_mix
+from aegaeon_scheduler.simulator.mix import kind_of, read_mix
 from aegaeon_scheduler.simulator.objective import Objective, Objectives
 from aegaeon_scheduler.simulator.profile import read_profiles
 from aegaeon_scheduler.simulator.workload import find_workload, read_arrivals, shipped_workloads
@@ -200,3 +200,13 @@ def test_shipped_profiles_are_met_at_measured_points() -> None:
     assert llama.decode_ns(16, 0) == pytest.approx(15.114e6)
     assert 15.114e6 < llama.decode_ns(20, 0) < 16.661e6
     assert llama.decode_ns(16, 10_000) > llama.decode_ns(16, 0)
+
+
+def test_models_of_a_mix_are_told_by_their_entry() -> None:
+    assert [kind_of(name) for name in ("chat-12", "batch", "a-b", "a-b-0", "-1")] == [
+        "chat",
+        "batch",
+        "a-b",
+        "a-b",
+        "-1",
+    ]

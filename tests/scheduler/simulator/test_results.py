@@ -43,6 +43,18 @@ def test_a_refused_request_misses_everything() -> None:
     assert result.request_attainment == pytest.approx(1 / 2)
 
 
+def test_the_worst_tenth_of_models_shows_who_is_left_behind() -> None:
+    records = [record([1_001]) for _ in range(19)]
+    for index, each in enumerate(records):
+        each.arrival = Arrival(1_000, f"m{index}", 5, 1)
+    late = RequestRecord(Arrival(1_000, "late", 5, 1), OBJECTIVE)
+    late.add_token(9_000)
+    result = SimulationResult("p", [*records, late], engines=1)
+    assert result.token_attainment == pytest.approx(19 / 20)
+    assert result.worst_tenth == pytest.approx(1 / 2)
+    assert result.token_attainment_by(lambda name: name[0]) == {"l": 0.0, "m": 1.0}
+
+
 def test_a_token_after_the_end_is_an_error() -> None:
     with pytest.raises(AssertionError, match="after the end"):
         record([1_001]).add_token(1_002)
