@@ -21,6 +21,12 @@ Profile = Annotated[
         show_default="the published testbed's three",
     ),
 ]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with models.csv and latency_profiles.csv to use instead of the shipped ones."
+    ),
+]
 Mix = Annotated[
     Path | None,
     typer.Option(help="YAML or CSV file with the rate, lengths and limits of each model."),

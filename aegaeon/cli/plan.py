@@ -18,6 +18,7 @@ def plan(
     models: options.ModelCount = 40,
     rate: options.Rate = 0.1,
     profile: options.Profile = "",
+    data: options.Data = None,
     input_tokens: options.InputTokens = None,
     output_tokens: options.OutputTokens = None,
     lengths: options.Lengths = "synth-80-0.1-1.0-1.0",
@@ -41,6 +42,7 @@ def plan(
     For the quick case, --models equal models at --rate; otherwise a --mix or a --workload.
     """
     from aegaeon_scheduler.simulator import experiment
+    from aegaeon_scheduler.simulator.catalog import DATA
     from aegaeon_scheduler.simulator.demand import same_traffic
     from aegaeon_scheduler.simulator.mix import read_mix
     from aegaeon_scheduler.simulator.objective import Objective
@@ -48,11 +50,11 @@ def plan(
 
     found = experiment.find_device(device, link)
     objective = Objective.of_seconds(ttft_s, tpot_s)
-    shapes = experiment.find_shapes(profile, found)
+    shapes = experiment.find_shapes(profile, found, data or DATA)
     if workload is not None:
         scenarios = experiment.replayed([workload], shapes, objective).scenarios
     elif mix is not None:
-        scenarios = experiment.repeated(read_mix(mix, found), seconds, seeds)
+        scenarios = experiment.repeated(read_mix(mix, found, data or DATA), seconds, seeds)
     else:
         drawn = experiment.find_lengths(lengths, input_tokens, output_tokens)
         demand = same_traffic(models, rate, shapes, drawn, objective)

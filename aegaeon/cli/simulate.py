@@ -21,6 +21,7 @@ def simulate(
     mix: options.Mix = None,
     scales: options.Scales = "1",
     profile: options.Profile = "",
+    data: options.Data = None,
     lengths: options.Lengths = "synth-80-0.1-1.0-1.0",
     seconds: options.Seconds = 120.0,
     seed: options.Seed = 1,
@@ -40,6 +41,7 @@ def simulate(
     Without --workload and --mix, Poisson arrivals are drawn for --models models at --rates.
     """
     from aegaeon_scheduler.simulator import experiment
+    from aegaeon_scheduler.simulator.catalog import DATA
     from aegaeon_scheduler.simulator.objective import Objective
     from aegaeon_scheduler.simulator.policies import POLICIES, parse_policies
 
@@ -49,11 +51,11 @@ def simulate(
     names = parse_policies(policies) if policies else list(POLICIES)
     hardware = experiment.find_hardware(device, nodes, engines, link, prefetch)
     objective = Objective.of_seconds(ttft_s, tpot_s)
-    shapes = experiment.find_shapes(profile, hardware.device)
+    shapes = experiment.find_shapes(profile, hardware.device, data or DATA)
     if workload:
         chosen = experiment.replayed(workload, shapes, objective)
     elif mix is not None:
-        chosen = experiment.mixed(mix, hardware.device, scales, seconds, seed)
+        chosen = experiment.mixed(mix, hardware.device, data or DATA, scales, seconds, seed)
     else:
         drawn = experiment.find_lengths(lengths)
         equal = experiment.EqualModels(shapes, drawn, objective, seconds, seed)

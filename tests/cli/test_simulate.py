@@ -104,6 +104,27 @@ def test_models_of_a_mix_keep_their_own_limits(
     assert [row["x"] for row in found["points"]] == [1, 1, 3, 3]
 
 
+def test_own_profiles_are_used_and_refused_by_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "models.csv").write_text(
+        "name,profile,packed_bytes,kv_token_bytes\nmine,p,20000000000,1000\n"
+    )
+    head = "device,model,input_tokens,batch_size,prefill_seconds,decode_step_seconds\n"
+    rows = "H100,p,16,1,0.01,0.01\nH100,p,512,1,0.03,0.01\nH100,p,16,8,0.01,0.02\n"
+    profiles = tmp_path / "latency_profiles.csv"
+    command = (
+        f"simulate --data {tmp_path} --profile mine --device H100 --models 2 --seconds 10 "
+        "--policies deadline --json"
+    ).split()
+    profiles.write_text(head + rows)
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["points"][0]["token_attainment"] == 1.0
+    profiles.write_text(head + rows + "H100,p,32,1,fast,0.01\n")
+    assert main(command) == 2
+    assert f"{profiles}:5: prefill_seconds is 'fast'" in capsys.readouterr().err
+
+
 def test_a_process_of_its_own_simulates_a_shipped_workload() -> None:
     program = "import sys; from aegaeon.cli.app import main; sys.exit(main())"
     arguments = "simulate --workload synth-16-0.1-1.0-1.0 --policies request-level --json"

@@ -58,15 +58,15 @@ TESTBED_MODELS = ("Llama-2-13B", "Yi-1.5-9B", "Qwen2.5-7B")
 def read_shapes(
     device: Device,
     names: Items[str] = TESTBED_MODELS,
-    shapes: Path = DATA / "models.csv",
-    profiles: Path = DATA / "latency_profiles.csv",
+    data: Path = DATA,
 ) -> list[ModelShape]:
     """The named models, with their latency profiles on a device.
 
-    Raises `InputError` for malformed files, and for a model that is unknown, larger than the device
-    or not measured on it.
+    ``data`` is a folder with ``models.csv`` and ``latency_profiles.csv``. Raises `InputError` for
+    malformed files, and for a model that is unknown, larger than the device or not measured on it.
     """
-    curves = read_profiles(profiles, device.name)
+    shapes = data / "models.csv"
+    curves = read_profiles(data / "latency_profiles.csv", device.name)
     found: dict[str, ModelShape] = {}
     known = []
     for line, (name, profile, packed, kv_token) in read_rows(shapes, SHAPES_HEADER):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aegaeon_scheduler.simulator.catalog import (
+    DATA,
     DEVICES,
     TESTBED_MODELS,
     Device,
@@ -73,9 +74,9 @@ def find_hardware(
     return Hardware(find_device(device, link_gbytes, prefetch), nodes, engines)
 
 
-def find_shapes(names: str, device: Device) -> list[ModelShape]:
+def find_shapes(names: str, device: Device, data: Path = DATA) -> list[ModelShape]:
     """Models by name, comma-separated; those of the published testbed when there are none."""
-    return read_shapes(device, names.split(",") if names else TESTBED_MODELS)
+    return read_shapes(device, names.split(",") if names else TESTBED_MODELS, data)
 
 
 def find_lengths(
@@ -142,9 +143,11 @@ def repeated(demand: Items[Traffic], seconds: float | None, seeds: int) -> list[
     ]
 
 
-def mixed(path: Path, device: Device, scales: str, seconds: float, seed: int) -> Experiment:
+def mixed(
+    path: Path, device: Device, data: Path, scales: str, seconds: float, seed: int
+) -> Experiment:
     """A mix of models, with all of their rates multiplied by each of ``scales``."""
-    demand = read_mix(path, device)
+    demand = read_mix(path, device, data)
     scenarios = [
         Scenario.drawn(
             f"{path.stem} at {scale:g} times its rates",

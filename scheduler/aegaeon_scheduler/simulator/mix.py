@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from aegaeon.config.yaml_source import parse_yaml
 from aegaeon.errors import ConfigError
-from aegaeon_scheduler.simulator.catalog import Device, ModelShape, read_shapes
+from aegaeon_scheduler.simulator.catalog import DATA, Device, ModelShape, read_shapes
 from aegaeon_scheduler.simulator.demand import Lengths, Traffic, lengths_of, scale_lengths
 from aegaeon_scheduler.simulator.errors import InputError
 from aegaeon_scheduler.simulator.objective import Objective
@@ -48,9 +48,9 @@ class MixEntry(BaseModel):
     ttft_s: float = Field(default=10.0, gt=0)
     tpot_s: float = Field(default=0.1, gt=0)
 
-    def traffic(self, device: Device) -> Iterator[Traffic]:
+    def traffic(self, device: Device, data: Path) -> Iterator[Traffic]:
         """One per model."""
-        shape = _shape(self.profile, device)
+        shape = _shape(self.profile, device, data)
         lengths = scale_lengths(_lengths(self.workload), self.input_tokens, self.output_tokens)
         objective = Objective.of_seconds(self.ttft_s, self.tpot_s)
         for index in range(self.count):
@@ -58,7 +58,7 @@ class MixEntry(BaseModel):
             yield Traffic(name, shape, self.rate, lengths, objective)
 
 
-def read_mix(path: Path, device: Device) -> list[Traffic]:
+def read_mix(path: Path, device: Device, data: Path = DATA) -> list[Traffic]:
     """The models of a file; raises `InputError` that names file, line and key.
 
     YAML has a list under ``models``, whose entries have the fields of `MixEntry`; CSV has them as
@@ -74,7 +74,7 @@ def read_mix(path: Path, device: Device) -> list[Traffic]:
     found: dict[str, Traffic] = {}
     for line, entry in entries:
         try:
-            models = list(entry.traffic(device))
+            models = list(entry.traffic(device, data))
         except ConfigError as error:
             raise InputError.at(path, line, str(error)) from error
         for traffic in models:
@@ -134,8 +134,8 @@ def _entry(path: Path, values: Any, line_of: Callable[..., int]) -> MixEntry:
 
 
 @cache
-def _shape(profile: str, device: Device) -> ModelShape:
-    (shape,) = read_shapes(device, [profile])
+def _shape(profile: str, device: Device, data: Path) -> ModelShape:
+    (shape,) = read_shapes(device, [profile], data)
     return shape
 
 
