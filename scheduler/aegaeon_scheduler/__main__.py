@@ -15,6 +15,7 @@ from aegaeon_scheduler.config import DaemonConfig
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.values import PlacementPolicy, RoutingPolicy
+from aegaeon_scheduler.profile_file import read_profile
 from aegaeon_scheduler.service.server import SchedulerServer
 
 _MS = 1_000_000
@@ -85,6 +86,14 @@ def _parser() -> argparse.ArgumentParser:
         help="batches at which an idle decode engine takes one of another, until a topology says "
         "otherwise; 0: never",
     )
+    add(
+        "--profile",
+        type=Path,
+        action="append",
+        default=[],
+        help="CSV file of measured step times to begin with, see docs/scheduling.md; may be given "
+        "several times",
+    )
     add("--lifeline-fd", type=int, help="stop when the other end of this pipe is closed")
     add("--lifeline-folder", type=Path, help="remove this folder when that was the reason to stop")
     add("--ready-fd", type=int, help="write a JSON line with the address here once serving")
@@ -141,6 +150,7 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
             max_wait_ns=options.max_wait_ms * _MS,
             placement=PlacementPolicy[_member(options.placement)],
             routing=RoutingPolicy[_member(options.routing)],
+            profiles=tuple(row for path in options.profile for row in read_profile(path)),
             stealing_min_batch_gap=options.decode_work_stealing_min_batch_gap,
         ),
     )

@@ -6,13 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aegaeon_scheduler.profile_file import read_profile
 from aegaeon_scheduler.simulator.errors import InputError
-from aegaeon_scheduler.simulator.tables import parse_count, parse_seconds, read_rows
-
-HEADER = ["device", "model", "input_tokens", "batch_size", "prefill_seconds", "decode_step_seconds"]
-#: The measuring engine split larger batches of prompts: their rows mix several passes, and their
-#: decode steps ran beside prefills.
-_MAX_PASS_TOKENS = 4096
 
 #: Points of a piecewise linear function, by ascending x.
 _Curve = tuple[list[int], list[float]]
@@ -60,20 +55,17 @@ def read_profiles(path: Path, device: str) -> dict[str, tuple[_Curve, _Curve]]:
     prefill: dict[str, dict[int, float]] = {}
     decode: dict[str, dict[int, tuple[int, float]]] = {}
     devices = set()
-    for line, row in read_rows(path, HEADER):
-        tokens = parse_count(path, line, "input_tokens", row[2])
-        batch = parse_count(path, line, "batch_size", row[3])
-        prefill_s = parse_seconds(path, line, "prefill_seconds", row[4])
-        decode_s = parse_seconds(path, line, "decode_step_seconds", row[5])
-        devices.add(row[0])
-        if row[0] != device or tokens * batch > _MAX_PASS_TOKENS:
+    for row in read_profile(path):
+        devices.add(row.device)
+        if row.device != device or not row.one_pass:
             continue
+        tokens, batch = row.input_tokens, row.batch_size
         if batch == 1:
-            prefill.setdefault(row[1], {})[tokens] = prefill_s * 1e9
+            prefill.setdefault(row.model, {})[tokens] = row.prefill_ns
         # Shortest contexts reach the largest batches; the rest of a context is priced separately.
-        steps = decode.setdefault(row[1], {})
+        steps = decode.setdefault(row.model, {})
         if batch not in steps or tokens < steps[batch][0]:
-            steps[batch] = (tokens, decode_s * 1e9)
+            steps[batch] = (tokens, row.decode_ns)
     if device not in devices:
         known = ", ".join(sorted(devices)) or "none"
         raise InputError(f"{path}: no rows of device {device!r}; devices there: {known}")

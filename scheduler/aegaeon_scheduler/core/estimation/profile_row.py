@@ -62,15 +62,20 @@ def seed(times: ModelTimes, rows: Items[ProfileRow]) -> None:
 
 
 def rows_for(rows: Items[ProfileRow], device: str, model: str) -> list[ProfileRow]:
-    """Rows of a device and a model by name: all words of the row's device are in the worker's, and
-    the model's own name, without its publisher's, is the row's but for punctuation and case.
+    """Rows of a device and a model by name, whatever the case and the punctuation.
+
+    All words of the row's device are in the worker's. The row's model begins the model's own name,
+    without its publisher's: other weights of the same architecture take as long. The longest such
+    name counts.
     """
-    device_words, model_words = _words(device), _words(model.rpartition("/")[2])
-    return [
-        row
-        for row in rows
-        if _words(row.model) == model_words and set(_words(row.device)) <= set(device_words)
-    ]
+    device_words, letters = set(_words(device)), "".join(_words(model.rpartition("/")[2]))
+    found: dict[str, list[ProfileRow]] = {}
+    for row in rows:
+        name = "".join(_words(row.model))
+        begins = letters.startswith(name) and not letters[len(name) :][:1].isdigit()
+        if begins and set(_words(row.device)) <= device_words:
+            found.setdefault(name, []).append(row)
+    return found[max(found, key=len)] if found else []
 
 
 def _words(name: str) -> list[str]:

@@ -1,0 +1,90 @@
+"""Files of measured step times seed the estimates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from aegaeon_scheduler.__main__ import main
+from aegaeon_scheduler.core.estimation.estimator import Estimator
+from aegaeon_scheduler.core.estimation.profile_row import ProfileRow, rows_for
+from aegaeon_scheduler.core.values import DeviceFacts
+from aegaeon_scheduler.profile_file import read_profile
+from aegaeon_scheduler.simulator.catalog import DATA
+
+HEADER = "device,model,input_tokens,batch_size,prefill_seconds,decode_step_seconds\n"
+GPU = DeviceFacts("cuda", "NVIDIA H800 80GB", 72 << 30, 32 << 20)
+
+
+def shipped() -> list[ProfileRow]:
+    return list(read_profile(DATA / "latency_profiles.csv"))
+
+
+def test_a_seeded_estimator_knows_its_profile_before_any_measurement() -> None:
+    subject = Estimator(GPU, shipped())
+    rows = [row for row in rows_for(shipped(), GPU.name, "Qwen2.5-7B") if row.one_pass]
+    errors = [
+        abs(
+            subject.step_ns("Qwen2.5-7B", row.batch_size, row.batch_size * row.input_tokens)
+            / row.decode_ns
+            - 1
+        )
+        for row in rows
+    ]
+    assert median(errors) < 0.05
+    prefills = [row for row in rows if row.batch_size == 1 and row.input_tokens <= 512]
+    errors = [
+        abs(subject.prefill_ns("Qwen2.5-7B", row.input_tokens) / row.prefill_ns - 1)
+        for row in prefills
+    ]
+    assert median(errors) < 0.1
+
+
+def test_a_fifth_of_the_rows_is_foretold_by_the_others() -> None:
+    errors = []
+    for model in ("llama2_13b_chat", "yi1_5_9b_chat", "qwen2_5_7b"):
+        rows = rows_for(shipped(), GPU.name, model)
+        rest = [row for index, row in enumerate(rows) if index % 5]
+        times = Estimator(GPU, rest).times(model)
+        for row in rows[::5]:
+            prefill, decode = row.expected_ns(times)
+            errors.append(abs(prefill / row.prefill_ns - 1))
+            if row.one_pass:
+                errors.append(abs(decode / row.decode_ns - 1))
+    assert median(errors) < 0.06
+
+
+def test_measurements_overrule_a_profile() -> None:
+    subject = Estimator(GPU, shipped())
+    for n in range(400):
+        subject.observe_step("Qwen2.5-7B", 50_000_000, 1 + n % 16, 1_000)
+    assert subject.step_ns("Qwen2.5-7B", 8, 1_000) == pytest.approx(50_000_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "found"),
+    [
+        ("NVIDIA H800 80GB", "Qwen/Qwen2.5-7B-Instruct", "qwen2_5_7b"),
+        ("nvidia-h800", "qwen-2.5-7b", "qwen2_5_7b"),
+        ("H800", "01-ai/Yi-1.5-9B-Chat", "yi1_5_9b_chat"),
+        ("NVIDIA H200", "Qwen2.5-7B", None),
+        ("H800", "Qwen2.5-72B", None),
+    ],
+)
+def test_rows_are_found_by_the_names_of_device_and_model(
+    device: str, model: str, found: str | None
+) -> None:
+    assert {row.model for row in rows_for(shipped(), device, model)} == (
+        {found} if found else set()
+    )
+
+
+def test_the_daemon_refuses_a_malformed_profile_by_file_and_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "profile.csv"
+    path.write_text(HEADER + "H800,m,16,1,0.01,0.01\nH800,m,16,1,zero,0.01\n")
+    assert main(["--listen", f"unix:{tmp_path}/s", "--profile", str(path)]) == 1
+    assert f"{path}:3: prefill_seconds is 'zero'" in caplog.text
