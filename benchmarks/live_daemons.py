@@ -32,16 +32,16 @@ def live_service(policy: str, topology: Topology, sizes: NodeSizes) -> Iterator[
         # Short, because sockets lie in it.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="live")))
         listen = ["--listen", f"unix:{folder}/s"]
-        scheduler = _start(
+        scheduler = start_daemon(
             stack, "scheduler", folder, "aegaeon_scheduler", [*listen, "--policy", policy]
         )
         workers = [
-            _start(
+            start_daemon(
                 stack,
                 f"w{index}",
                 folder,
                 "aegaeon_worker",
-                _worker_flags(f"unix:{folder}", scheduler, index, role, sizes),
+                worker_flags(f"unix:{folder}", scheduler, index, role, sizes),
             )
             for index, role in enumerate(topology.roles)
         ]
@@ -49,9 +49,8 @@ def live_service(policy: str, topology: Topology, sizes: NodeSizes) -> Iterator[
         yield stack.enter_context(LLMService(address=scheduler))
 
 
-def _worker_flags(
-    folder: str, scheduler: str, index: int, role: str, sizes: NodeSizes
-) -> list[str]:
+def worker_flags(folder: str, scheduler: str, index: int, role: str, sizes: NodeSizes) -> list[str]:
+    """Flags of a worker that listens in ``folder``, an address."""
     flags = {
         "--scheduler": scheduler,
         "--listen": f"{folder}/w{index}",
@@ -70,7 +69,10 @@ def _worker_flags(
     return [str(part) for flag in flags.items() for part in flag]
 
 
-def _start(stack: ExitStack, name: str, folder: Path, module: str, flags: Sequence[str]) -> str:
+def start_daemon(
+    stack: ExitStack, name: str, folder: Path, module: str, flags: Sequence[str]
+) -> str:
+    """A daemon that ends with ``stack``; returns its address once it serves."""
     child = Child(name, [*daemon_command(module), *flags], folder / f"{name}.log")
     stack.callback(_stop, child)
     deadline = time.monotonic() + _READY_S

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aegaeon_scheduler.core.estimation.profile_row import PASS_TOKENS
 from aegaeon_scheduler.profile_file import read_profile
 from aegaeon_scheduler.simulator.errors import InputError
 
@@ -57,7 +58,7 @@ def read_profiles(path: Path, device: str) -> dict[str, tuple[_Curve, _Curve]]:
     devices = set()
     for row in read_profile(path):
         devices.add(row.device)
-        if row.device != device or not row.one_pass:
+        if row.device != device or row.tokens > PASS_TOKENS:
             continue
         tokens, batch = row.input_tokens, row.batch_size
         if batch == 1:

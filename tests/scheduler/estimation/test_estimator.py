@@ -139,7 +139,7 @@ def test_the_prefill_of_mixed_steps_is_learned_from_what_decoding_leaves() -> No
     for n in range(200):
         tokens = 16 + n % 113
         subject.observe_step("a", (20 * MS) + tokens * MS // 4, 4, 1_000, tokens, 1)
-    expected = subject.times("a").mixed_ns(4, 1_000, 64, 1)
+    expected = subject.times("a").expected_ns(4, 1_000, 64, 1)
     assert abs(expected / (36 * MS) - 1) < 0.05
 
 

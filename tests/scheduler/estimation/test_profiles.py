@@ -9,7 +9,7 @@ import pytest
 
 from aegaeon_scheduler.__main__ import main
 from aegaeon_scheduler.core.estimation.estimator import Estimator
-from aegaeon_scheduler.core.estimation.profile_row import ProfileRow, rows_for
+from aegaeon_scheduler.core.estimation.profile_row import Profile, ProfileRow, rows_for
 from aegaeon_scheduler.core.values import DeviceFacts
 from aegaeon_scheduler.profile_file import read_profile
 from aegaeon_scheduler.simulator.catalog import DATA
@@ -24,13 +24,9 @@ def shipped() -> list[ProfileRow]:
 
 def test_a_seeded_estimator_knows_its_profile_before_any_measurement() -> None:
     subject = Estimator(GPU, shipped())
-    rows = [row for row in rows_for(shipped(), GPU.name, "Qwen2.5-7B") if row.one_pass]
+    rows = rows_for(shipped(), GPU.name, "Qwen2.5-7B")
     errors = [
-        abs(
-            subject.step_ns("Qwen2.5-7B", row.batch_size, row.batch_size * row.input_tokens)
-            / row.decode_ns
-            - 1
-        )
+        abs(subject.step_ns("Qwen2.5-7B", row.batch_size, row.tokens) / row.decode_ns - 1)
         for row in rows
     ]
     assert median(errors) < 0.05
@@ -46,14 +42,22 @@ def test_a_fifth_of_the_rows_is_foretold_by_the_others() -> None:
     errors = []
     for model in ("llama2_13b_chat", "yi1_5_9b_chat", "qwen2_5_7b"):
         rows = rows_for(shipped(), GPU.name, model)
+        profile = Profile(rows)
         rest = [row for index, row in enumerate(rows) if index % 5]
         times = Estimator(GPU, rest).times(model)
         for row in rows[::5]:
-            prefill, decode = row.expected_ns(times)
+            prefill, decode = profile.expected_ns(row, times)
             errors.append(abs(prefill / row.prefill_ns - 1))
-            if row.one_pass:
+            if profile.one_pass(row):
                 errors.append(abs(decode / row.decode_ns - 1))
     assert median(errors) < 0.06
+
+
+def test_prefills_that_were_split_are_told_from_those_that_were_not() -> None:
+    rows = {name: rows_for(shipped(), GPU.name, name) for name in ("qwen2.5-7b", "yi-1.5-9b-chat")}
+    whole, split = (Profile(found) for found in rows.values())
+    assert all(whole.one_pass(row) for row in rows["qwen2.5-7b"])
+    assert {split.one_pass(row) for row in rows["yi-1.5-9b-chat"] if row.tokens > 4096} == {False}
 
 
 def test_measurements_overrule_a_profile() -> None:

@@ -14,7 +14,7 @@ from aegaeon_scheduler.core.estimation.prior import (
     device_speed,
     prefill_prior,
 )
-from aegaeon_scheduler.core.estimation.profile_row import ProfileRow, rows_for, seed
+from aegaeon_scheduler.core.estimation.profile_row import Profile, ProfileRow, rows_for
 from aegaeon_scheduler.core.values import DeviceFacts
 
 #: Prompt tokens of one pass, until a worker shows that it takes more.
@@ -130,7 +130,7 @@ class Estimator:
         rows = rows_for(self._profiles, self._device.name, model)
         if rows:
             times = ModelTimes(*priors)
-            seed(times, rows)
+            Profile(rows).teach(times)
             self._known[model] = None
             return times
         nearest = self._nearest(size)

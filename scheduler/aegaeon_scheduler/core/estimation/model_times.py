@@ -112,11 +112,16 @@ class ModelTimes:
         """What completing a prompt adds to its last pass."""
         return self.prefill.fit.coefficients[_PROMPTS]
 
-    def mixed_ns(self, batch: int, context_tokens: int, tokens: int, prompts: int) -> float:
-        """A step that does both; ``context_tokens`` is that of all its sequences."""
+    def expected_ns(self, batch: int, context_tokens: int, tokens: int, prompts: int) -> float:
+        """Any step; ``context_tokens`` is that of all its sequences."""
+        if not tokens:
+            return self.decode_ns(batch, context_tokens)
+        mean = _mean_context(batch, context_tokens, tokens, prompts)
+        prefill = self.prefill_ns(tokens, prompts, mean)
+        if not batch:
+            return prefill
         shared = min(self.decode.fit.coefficients[0], self.prefill.fit.coefficients[0])
-        decode = self.decode_ns(batch, context_tokens)
-        return decode + self.prefill_ns(tokens, prompts, tokens / 2) - shared
+        return self.decode_ns(batch, context_tokens) + prefill - shared
 
     def learn_decode(self, time_ns: float, batch: float, context_tokens: float) -> None:
         """A decode step took so long."""
@@ -132,43 +137,43 @@ class ModelTimes:
         self, step_ns: int, batch: int, context_tokens: int, tokens: int, prompts: int
     ) -> bool:
         """Learn from a step, or pass over it; tells whether anything was learned."""
+        if self._passes_over(tokens) or step_ns <= 0 or batch + tokens <= 0:
+            return False
         before = self.observed
+        expected = self.expected_ns(batch, context_tokens, tokens, prompts)
         if not tokens:
-            self._decode_skipped += 1
-            if self._decode_skipped < _STRIDE and self.decode.fit.count >= _EAGER:
-                return False
-            self._decode_skipped = 0
-            if step_ns <= 0 or batch <= 0:
-                return False
-            expected = self.decode_ns(batch, context_tokens)
             self.learn_decode(step_ns, batch, context_tokens)
         else:
-            self._prefill_skipped += 1
-            if self._prefill_skipped < _STRIDE and self.prefill.fit.count >= _EAGER:
-                return False
-            self._prefill_skipped = 0
-            if step_ns <= 0:
-                return False
-            expected = self._observe_prefill(step_ns, batch, context_tokens, tokens, prompts)
+            mean = _mean_context(batch, context_tokens, tokens, prompts)
+            left = step_ns - (expected - self.prefill_ns(tokens, prompts, mean))
+            if left > _MIN_PREFILL_SHARE * step_ns:
+                self.learn_prefill(left, tokens, prompts, mean)
         self.latest = Measured(batch, tokens, context_tokens, expected, step_ns)
         return self.observed > before
 
-    def _observe_prefill(
-        self, step_ns: int, batch: int, context_tokens: int, tokens: int, prompts: int
-    ) -> float:
-        if not batch:
-            # Several prompts are taken to be equally long.
-            ends = context_tokens / max(prompts, 1)
-            mean = max(ends - tokens / max(prompts, 1) / 2, 0.0)
-            expected = self.prefill_ns(tokens, prompts, mean)
-            self.learn_prefill(step_ns, tokens, prompts, mean)
-            return expected
-        expected = self.mixed_ns(batch, context_tokens, tokens, prompts)
-        prefill = self.prefill_ns(tokens, prompts, tokens / 2)
-        left = step_ns - (expected - prefill)
-        if left > _MIN_PREFILL_SHARE * step_ns:
-            self.learn_prefill(left, tokens, prompts, tokens / 2)
-        return expected
+    def _passes_over(self, tokens: int) -> bool:
+        """Whether a step is not in the sample."""
+        if tokens:
+            self._prefill_skipped += 1
+            if self._prefill_skipped < _STRIDE and self.prefill.fit.count >= _EAGER:
+                return True
+            self._prefill_skipped = 0
+        else:
+            self._decode_skipped += 1
+            if self._decode_skipped < _STRIDE and self.decode.fit.count >= _EAGER:
+                return True
+            self._decode_skipped = 0
+        return False
+
+
+def _mean_context(batch: int, context_tokens: int, tokens: int, prompts: int) -> float:
+    """Tokens that each of a pass attends to, on average. Several prompts are taken to be equally
+    long; beside decoding sequences, whose context is not told apart, one chunk is taken to be all.
+    """
+    if batch:
+        return tokens / 2
+    count = max(prompts, 1)
+    return max((context_tokens - tokens / 2) / count, 0.0)
 
 
 def _decode_features(batch: float, context_tokens: float) -> tuple[float, float, float, float]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from math import gcd
+from statistics import median
 
 from aegaeon_scheduler.core.estimation.model_times import ModelTimes
 
-#: Prompt tokens that the measuring engine computed in one pass. Of a larger batch the prefill
-#: column is the first pass alone, and the decode column is a mean over steps that prefill the rest
-#: as well: no step took that long.
+#: Most prompt tokens that a measuring engine computes in one pass, if it splits at all.
 PASS_TOKENS = 4096
+#: Prefills of nearly twice as many tokens that take this much longer were not split.
+_WHOLE_RATIO = 1.5
 #: Rows are taken this far apart, and twice, because the latest ones weigh most.
 _STRIDE = 37
 _ROUNDS = 2
@@ -29,36 +31,52 @@ class ProfileRow:
     decode_ns: float
 
     @property
-    def one_pass(self) -> bool:
-        """The decode column is that of a step."""
-        return self.input_tokens * self.batch_size <= PASS_TOKENS
+    def tokens(self) -> int:
+        """Of all prompts."""
+        return self.input_tokens * self.batch_size
 
-    def expected_ns(self, times: ModelTimes) -> tuple[float, float]:
-        """What ``times`` expects of prefill and decode step."""
+
+class Profile:
+    """Rows of one model on one device.
+
+    Some measuring engines split batches of more than `PASS_TOKENS`. Of those rows the prefill
+    column is the first pass alone, and the decode column is a mean over steps that prefill the rest
+    as well: no step took that long.
+    """
+
+    def __init__(self, rows: Items[ProfileRow]) -> None:
+        self._rows = rows
+        most = [r.prefill_ns for r in rows if 0.85 * PASS_TOKENS <= r.tokens <= PASS_TOKENS]
+        more = [r.prefill_ns for r in rows if r.tokens > 1.7 * PASS_TOKENS]
+        whole = most and more and median(more) > _WHOLE_RATIO * median(most)
+        self._pass_tokens = max(r.tokens for r in rows) if whole else PASS_TOKENS
+
+    def one_pass(self, row: ProfileRow) -> bool:
+        """Whether the decode column is that of a step."""
+        return row.tokens <= self._pass_tokens
+
+    def expected_ns(self, row: ProfileRow, times: ModelTimes) -> tuple[float, float]:
+        """What ``times`` expects of a row's prefill and decode step."""
         return (
-            times.prefill_ns(*self._prefill()),
-            times.decode_ns(self.batch_size, self.batch_size * self.input_tokens),
+            times.prefill_ns(*self._prefill(row)),
+            times.decode_ns(row.batch_size, row.tokens),
         )
 
     def teach(self, times: ModelTimes) -> None:
-        """Let ``times`` learn the row."""
-        times.learn_prefill(self.prefill_ns, *self._prefill())
-        if self.one_pass:
-            context = self.batch_size * self.input_tokens
-            times.learn_decode(self.decode_ns, self.batch_size, context)
+        """Let ``times`` learn all rows, in an order that mixes short and long."""
+        count = len(self._rows)
+        stride = next(s for s in range(_STRIDE, _STRIDE + count + 1) if gcd(s, count) == 1)
+        for number in range(_ROUNDS * count):
+            row = self._rows[number * stride % count]
+            times.learn_prefill(row.prefill_ns, *self._prefill(row))
+            if self.one_pass(row):
+                times.learn_decode(row.decode_ns, row.batch_size, row.tokens)
 
-    def _prefill(self) -> tuple[float, float, float]:
-        tokens = min(self.input_tokens * self.batch_size, PASS_TOKENS)
-        length = min(self.input_tokens, PASS_TOKENS)
+    def _prefill(self, row: ProfileRow) -> tuple[float, float, float]:
+        """Tokens, prompts and mean context of the pass that the prefill column is of."""
+        tokens = min(row.tokens, self._pass_tokens)
+        length = min(row.input_tokens, self._pass_tokens)
         return tokens, tokens / length, length / 2
-
-
-def seed(times: ModelTimes, rows: Items[ProfileRow]) -> None:
-    """Let ``times`` learn measured rows, in an order that mixes short and long."""
-    count = len(rows)
-    stride = next(s for s in range(_STRIDE, _STRIDE + count + 1) if _coprime(s, count))
-    for number in range(_ROUNDS * count):
-        rows[number * stride % count].teach(times)
 
 
 def rows_for(rows: Items[ProfileRow], device: str, model: str) -> list[ProfileRow]:
@@ -80,9 +98,3 @@ def rows_for(rows: Items[ProfileRow], device: str, model: str) -> list[ProfileRo
 
 def _words(name: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", name.lower())
-
-
-def _coprime(a: int, b: int) -> bool:
-    while b:
-        a, b = b, a % b
-    return a == 1
