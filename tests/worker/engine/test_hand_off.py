@@ -195,6 +195,36 @@ def test_kv_that_was_freed_before_it_was_copied_is_computed_again(pair: Pair, en
         pair.check(handle, index)
 
 
+def test_kv_of_fewer_tokens_than_there_are_is_completed(pair: Pair) -> None:
+    prefilled = pair.start()
+    place = pair.place(prefilled[4])
+    expected = pair.case.expected[4]
+    handle = pair.decode.add(
+        pair.case.name, pair.case.prompts[4], NEW_TOKENS, generated=expected[:9], kv=place
+    )
+    pair.decode.turn(pair.case.name, [handle])
+    pair.decode.wait_ended([handle])
+    assert pair.decode.tokens(handle) == expected[9:]
+    assert pair.imported()[handle].num_tokens == LENGTHS[4]
+    steps = [event for event in pair.decode.log if isinstance(event, events.StepBatch)]
+    assert steps[0].prefill_tokens == 9
+
+
+def test_an_idle_worker_says_what_it_holds_for_others(pair: Pair) -> None:
+    prefilled = pair.start()
+    pair.prefill.wait_ended(prefilled)
+    pair.prefill.wait_for(events.TurnEnded)
+    held = pair.prefill.wait_for(events.MemoryUsage)
+    assert held == pair.prefill.parts.engine.status.memory
+    assert (held.sequences, held.device_kv_bytes) == (len(prefilled), 0)
+    assert held.host_kv_bytes > 0
+    pair.prefill.send(commands.ReleaseSequences(prefilled[:-1]))
+    assert pair.prefill.wait_for(events.MemoryUsage).sequences == 1
+    pair.prefill.send(commands.CancelSequences(prefilled))
+    usage = pair.prefill.wait_for(events.MemoryUsage)
+    assert (usage.sequences, usage.host_kv_bytes) == (0, 0)
+
+
 def test_a_sequence_cancelled_before_its_turn_tells_nothing_of_its_kv(pair: Pair) -> None:
     prefilled = pair.start()
     handle = pair.go_on(prefilled[2], 2, pair.place(prefilled[2]))

@@ -82,9 +82,9 @@ class Engine:
             case cmd.AddSequences(sequences):
                 self._add_sequences(sequences)
             case cmd.CancelSequences(handles):
-                self._cancel(handles)
+                self._free(handles, cancel=True)
             case cmd.ReleaseSequences(handles):
-                self._memory.hand_offs.release(handles)
+                self._free(handles, cancel=False)
             case cmd.QueueTurn():
                 self._turns.add(Turn(command, time.perf_counter_ns()))
             case cmd.JoinTurn(turn_id, handles):
@@ -243,15 +243,18 @@ class Engine:
         for event in self._memory.take_imports():
             self._publish(event)
 
-    def _cancel(self, handles: list[int]) -> None:
-        self._memory.hand_offs.release(handles)  # these have ended already
+    def _free(self, handles: list[int], *, cancel: bool) -> None:
+        """Free what was handed off, of which nothing is left to tell, and perhaps end the rest."""
+        self._memory.hand_offs.release(handles)
         batch = StepBatch(turn_id=0)
         for handle in handles:
-            if handle in self._memory:
+            if cancel and handle in self._memory:
                 self._forget(handle)
                 batch.add(handle, 0, FinishReason.CANCELLED)
         if batch.handles:
             self._publish(batch)
+        if not self._turns:
+            self._tell_memory()
 
     def _fail(self, failures: Iterable[SequenceFailed]) -> None:
         for failure in failures:
