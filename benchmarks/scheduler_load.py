@@ -19,7 +19,7 @@ from benchmarks.report import Report, Table, Target
 
 #: Of every engine, as the target has it: 122,880 tokens per second.
 STEPS_PER_S = 30.0
-_RAMP = [STEPS_PER_S, 40.0, 50.0, 60.0, 70.0, 80.0]
+_RAMP = [STEPS_PER_S, 45.0, 60.0, 75.0, 90.0]
 _SESSIONS = [
     Load("8 sessions"),
     Load("64 sessions", channels=64),
@@ -28,6 +28,7 @@ _SESSIONS = [
 _OTHERS = [
     Load("Python client, 1 session", way="python", channels=1),
     Load("64 Generate calls on one engine", way="generate", channels=1, engines=1, requests=64),
+    Load("4,096 Generate calls", way="generate"),
 ]
 _HEADER = [
     "load",
