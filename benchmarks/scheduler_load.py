@@ -104,19 +104,21 @@ def _targets(levels: list[Level]) -> list[Target]:
 
 
 def _row(level: Level) -> list[str]:
+    # The Python client's steps are counted, and their ages known to a tenth of a second only.
+    stepwise = level.load.way == "python"
     return [
         level.load.name,
         f"{level.steps_per_s:g}",
         f"{level.tokens:,.0f}",
         f"{level.tokens / level.offered:.0%}",
-        f"{level.p50_ms:.1f}",
-        f"{level.p99_ms:.1f}",
-        f"{level.max_ms:.1f}",
+        "" if stepwise else f"{level.p50_ms:.1f}",
+        "" if stepwise else f"{level.p99_ms:.1f}",
+        "" if stepwise else f"{level.max_ms:.1f}",
         f"{level.scheduler:.2f}",
         f"{level.scheduler_us:.1f}",
         f"{level.workers:.2f}",
         f"{level.clients:.2f}",
-        f"{level.messages:,.0f}",
+        "" if stepwise else f"{level.messages:,.0f}",
         f"{level.ends:.0f}",
         f"{level.late:.0f}",
         f"{level.memory_mib:.0f}",
