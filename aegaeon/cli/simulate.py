@@ -111,9 +111,11 @@ def _show(title: str, points: list[Point]) -> None:
     from rich.table import Table
 
     requests = next(len(point.result.records) for point in points if point.result)
-    table = Table(title=f"{title}: {requests} requests", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("policy")
-    for name in ("tokens", "worst tenth", "requests", "busy", "switching", "idle", "processor s"):
+    table = Table(
+        title=f"{title}: {requests} requests", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1)
+    )
+    table.add_column("policy", no_wrap=True, min_width=max(len(each.policy) for each in points))
+    for name in ("tokens", "worst 10%", "requests", "busy", "switch", "idle", "cpu s"):
         table.add_column(name, justify="right")
     for point in points:
         row = [point.policy, f"{point.attainment:.2%}"]
@@ -143,10 +145,9 @@ def _conclude(points: list[Point], x_label: str, out: Path | None, as_json: bool
         print(f"\nCapacity where 90 % of token deadlines are met, {x_label}:")
         lines = lines_of(points)
         for policy, x in found.items():
-            print(
-                f"  {policy:14} "
-                + (f"more than {lines[policy][-1][0]:g}" if x is None else f"{x:.3g}")
-            )
+            line = lines[policy]
+            text = f"{x:.3g}" if x else f"less than {line[0][0]:g}"
+            print(f"  {policy:14} " + (f"more than {line[-1][0]:g}" if x is None else text))
     if out is not None:
         write_summary(out / "summary.csv", points)
         picture = Chart(lines_of(points), x_label).svg()

@@ -194,7 +194,9 @@ def _row(cells: list[str]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "not reached" if value is None else f"{value:.3g}"
+    if not value:
+        return "beyond" if value is None else "below"
+    return f"{value:.3g}"
 
 
 def _anchor(title: str) -> str:
