@@ -112,7 +112,11 @@ def _show(title: str, points: list[Point]) -> None:
 
     requests = next(len(point.result.records) for point in points if point.result)
     table = Table(
-        title=f"{title}: {requests} requests", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1)
+        title=f"{title}: {requests} requests",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
     )
     table.add_column("policy", no_wrap=True, min_width=max(len(each.policy) for each in points))
     for name in ("tokens", "worst 10%", "requests", "busy", "switch", "idle", "cpu s"):
