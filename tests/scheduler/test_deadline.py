@@ -7,6 +7,7 @@ from dataclasses import replace
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.deadline import DeadlineTurns
+from aegaeon_scheduler.core.engine import Engine
 from tests.scheduler.fake_cluster import FakeClusterDriver, request
 from tests.scheduler.fake_worker import MS, FakeWorker
 
@@ -33,8 +34,16 @@ def submit(world: FakeClusterDriver, model: str, count: int = 1) -> list[str | N
 def order(world: FakeClusterDriver, worker: FakeWorker) -> list[str]:
     """What the policy would run next; nothing of it has been sent."""
     engine = world.cluster.state.engines[worker.epoch]
+    shrink(engine)
+    engine.crowded = True
     turns = DeadlineTurns(SECOND, world.config.max_wait_ns)
     return turns.plan(engine, world.now_ns).order
+
+
+def shrink(engine: Engine) -> None:
+    """Leave room for one model, with two sequences of 1,901 tokens: 100 + 2 * 119 bytes."""
+    device = replace(engine.identity.device, pool_bytes=400)
+    engine.identity = replace(engine.identity, device=device)
 
 
 def test_the_earliest_deadline_is_next_while_nothing_is_late() -> None:
@@ -149,9 +158,7 @@ def test_a_model_takes_another_engine_when_its_kv_would_not_fit() -> None:
     world, _ = serving("a", "b", engines=2)
     submit(world, "b")
     for engine in world.cluster.state.engines.values():
-        # Weights take 100 bytes, and 1,901 tokens 119: two sequences fit.
-        device = replace(engine.identity.device, pool_bytes=400)
-        engine.identity = replace(engine.identity, device=device)
+        shrink(engine)
     engines = submit(world, "a", 3)
     assert engines[0] == engines[1] != engines[2]
 

@@ -17,6 +17,8 @@ class Dues:
     They stay as they are for as long as the sequences wait, since none gets a token.
     """
 
+    #: The highest of them.
+    priority: int
     _times: list[int]
     #: Sums of the first weights, and of the first weight * time products.
     _weights: list[int]
@@ -25,10 +27,11 @@ class Dues:
     @classmethod
     def of(cls, sequences: Iterable[Sequence]) -> Dues:
         """Of at least one sequence."""
-        found = sorted([(sequence.due_ns, sequence.weight) for sequence in sequences])
-        weights = accumulate([weight for _, weight in found], initial=0)
-        moments = accumulate([due * weight for due, weight in found], initial=0)
-        return cls([due for due, _ in found], list(weights), list(moments))
+        found = sorted([(s.due_ns, s.weight, s.priority) for s in sequences])
+        weights = accumulate([weight for _, weight, _ in found], initial=0)
+        moments = accumulate([due * weight for due, weight, _ in found], initial=0)
+        priority = max(priority for _, _, priority in found)
+        return cls(priority, [due for due, _, _ in found], list(weights), list(moments))
 
     @property
     def earliest_ns(self) -> int:

@@ -20,6 +20,8 @@ class Turn:
     model: str
     quota_ns: int
     members: dict[int, Sequence]
+    #: The model whose weights are fetched while it runs.
+    prefetch: str = ""
     #: When its first step began, in ns; -1 before.
     started_ns: int = -1
     steps: int = 0
@@ -60,9 +62,11 @@ class Engine:
     #: Models whose weights are on the device, and their bytes, least recently planned first: what
     #: the worker's cache is expected to hold.
     on_device: dict[str, int] = field(default_factory=dict)
-    #: The model whose weights are being fetched behind the turns, and since when.
+    #: Turns are long, because the models with work neither fit the device nor can wait.
+    crowded: bool = False
+    #: The model whose weights are to be fetched behind the turns, and since when; -1 before.
     fetching: str = ""
-    fetching_since_ns: int = 0
+    fetching_since_ns: int = -1
     usage: WorkerMemory | None = None
     turn_count: int = 0
     switch_count: int = 0
@@ -143,20 +147,36 @@ class Engine:
         """The model whose weights were used last."""
         return next(reversed(self.on_device), "")
 
-    def begin(self, turn: Turn, now_ns: int) -> None:
+    def begin(self, turn: Turn, switched: bool, now_ns: int) -> None:
         """The worker has begun a turn: its weights are on the device, and others made room."""
         turn.started_ns = now_ns
         if self.fetching == turn.model:
             self.fetching = ""
+        self.want(self.fetching, now_ns)
         queue = self.queues.get(turn.model)
         if queue is None:
             return
         queue.begun = True
-        self.on_device.pop(turn.model, None)
+        if self.on_device.pop(turn.model, None) is not None and switched:
+            # Something else was evicted than expected: rely on what was there a moment ago.
+            self.on_device = dict([*self.on_device.items()][-1:])
         self.on_device[turn.model] = queue.weight_bytes
-        room = self.identity.device.pool_bytes - queue.kv_bytes
-        while sum(self.on_device.values()) > room and len(self.on_device) > 1:
-            del self.on_device[next(iter(self.on_device))]
+        used = sum(self.on_device.values())
+        used += sum(q.kv_bytes for name, q in self.queues.items() if name in self.on_device)
+        for name in list(self.on_device)[:-1]:
+            if used <= self.identity.device.pool_bytes:
+                break
+            used -= self.on_device.pop(name)
+            used -= self.queues[name].kv_bytes if name in self.queues else 0
+
+    def want(self, model: str, now_ns: int) -> None:
+        """A model's weights are to be fetched; nobody's when it is empty."""
+        if model != self.fetching:
+            self.fetching, self.fetching_since_ns = model, -1
+        asked = [turn.prefetch for turn in self.turns[:1] if turn.started_ns >= 0]
+        asked += [turn.model for turn in self.turns[1:] if asked]
+        if model in asked and self.fetching_since_ns < 0:
+            self.fetching_since_ns = now_ns
 
     def turn(self, turn_id: int) -> Turn | None:
         """The turn of this id, if the worker still has it."""

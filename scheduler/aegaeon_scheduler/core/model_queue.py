@@ -40,6 +40,11 @@ class ModelQueue:
     _dues: Dues | None = None
 
     @property
+    def runnable(self) -> int:
+        """Sequences that are in a turn or wait for one."""
+        return self.size - len(self.paused) - len(self.handing)
+
+    @property
     def kv_bytes(self) -> int:
         """KV of all its sequences so far."""
         return self.tokens * self.kv_token_bytes

@@ -79,7 +79,7 @@ def on_turn_started(state: State, engine: Engine, event: TurnStarted, now_ns: in
     if turn is None:
         return
     engine.turn_count += 1
-    engine.begin(turn, now_ns)
+    engine.begin(turn, event.switched, now_ns)
     expected_ns = 0.0
     if event.switched:
         engine.switch_count += 1

@@ -40,6 +40,7 @@ class TurnWriter:
             model,
             quota_ns,
             members,
+            prefetch,
             stage=stage,
             first_token_only=first_token_only or stage is TurnStage.PREFILL,
         )

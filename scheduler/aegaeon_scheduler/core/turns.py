@@ -32,6 +32,8 @@ class Plan:
     reason: str
     #: The model whose weights are to be fetched while the turns run.
     prefetch: str = ""
+    #: Kept at the engine for the next plan.
+    crowded: bool = False
 
 
 class TurnPolicy(Protocol):
@@ -109,15 +111,16 @@ class TurnPlanner:
             room = engine.identity.max_batch_sequences - len(turn.members)
             self._writer.join(engine, turn, engine.draw(turn.model, room), out)
         plan = self.policy.plan(engine, now_ns)
-        if plan.prefetch != engine.fetching:
-            engine.fetching, engine.fetching_since_ns = plan.prefetch, now_ns
         # Queue first: a turn that is limited may end at once, and the next one must be there.
         for model in plan.order[: DEPTH - len(engine.turns)]:
             self._queue(engine, model, plan, out)
         for turn in engine.turns:
             self._writer.limit(engine, turn, plan.quotas[turn.model], out)
+        engine.want(plan.prefetch, now_ns)
+        engine.crowded = plan.crowded
 
     def _queue(self, engine: Engine, model: str, plan: Plan, out: Outbox) -> None:
         members = engine.draw(model, engine.identity.max_batch_sequences)
         reason = plan.reason if engine.contested(model) else "only model with work"
-        self._writer.queue(engine, model, members, plan.quotas[model], plan.prefetch, reason, out)
+        hint = plan.prefetch if plan.prefetch != model else ""
+        self._writer.queue(engine, model, members, plan.quotas[model], hint, reason, out)

@@ -31,7 +31,7 @@ class SimulatedSequence:
 
 @dataclass(slots=True, eq=False)
 class DevicePool:
-    """Which weights and whose KV are on a device, least recently used model first."""
+    """Which weights and whose KV are on a device, and which model was planned when."""
 
     device: Device
     weights: dict[str, ModelShape] = field(default_factory=dict)
@@ -40,6 +40,8 @@ class DevicePool:
     #: The model whose weights are being prefetched, and since when.
     fetching: str = ""
     fetching_since_ns: int = 0
+    #: Models that have had something here, least recently planned first.
+    _planned: dict[str, None] = field(default_factory=dict)
     #: Bytes reserved for the KV of a model, and the sums over all models.
     _kv_bytes: dict[str, int] = field(default_factory=dict)
     _all_kv_bytes: int = 0
@@ -52,18 +54,16 @@ class DevicePool:
     def switch(self, shape: ModelShape, now_ns: int) -> int:
         """Make room for a model's weights; returns the bytes that still have to be copied."""
         missing = 0 if shape.name in self.weights else shape.packed_bytes
-        if self.fetching:
-            copied = (now_ns - self.fetching_since_ns) * self.device.link_bytes_per_s / 1e9
-            left = max(0, self.weights[self.fetching].packed_bytes - int(copied))
-            if self.fetching == shape.name:
-                missing = left
-            elif left:  # half of the weights are of no use to anybody
-                self._drop_weights(self.fetching)
+        if self.fetching == shape.name:
+            missing = self._left_bytes(now_ns)
             self.fetching = ""
+        elif self.fetching:  # goes on once the link has served the turn
+            self.fetching_since_ns += round(missing / self.device.link_bytes_per_s * 1e9)
+        self._planned.pop(shape.name, None)
+        self._planned[shape.name] = None
         self._drop_weights(shape.name)
         self._make_room(shape.packed_bytes, spared=shape.name)
-        self.weights[shape.name] = shape  # last: most recently used
-        self._all_weight_bytes += shape.packed_bytes
+        self._add_weights(shape)
         return missing
 
     def fit(
@@ -92,22 +92,39 @@ class DevicePool:
         self._set_kv_bytes(shape.name, needed)
         return running, moved
 
-    def prefetch(self, shape: ModelShape, running: str, now_ns: int) -> None:
-        """Begin to copy the next model's weights, over idle weights only and never over KV."""
-        if self.fetching or shape.name in self.weights or not self.device.prefetch:
-            return
-        spared = self.weights[running].packed_bytes + self._all_kv_bytes
-        if spared + shape.packed_bytes > self.device.pool_bytes:
+    def prefetch(self, shapes: list[ModelShape], running: str, now_ns: int) -> None:
+        """Copy the first of some models that is not there, over idle weights and never over KV."""
+        if self.fetching and not self._left_bytes(now_ns):
+            self.fetching = ""
+        spared = {running}
+        for shape in shapes:
+            if shape.name == self.fetching:
+                return
+            if shape.name not in self.weights:
+                if self.device.prefetch:
+                    self._begin_fetch(shape, spared, now_ns)
+                return
+            spared.add(shape.name)
+
+    def _begin_fetch(self, shape: ModelShape, spared: set[str], now_ns: int) -> None:
+        if self.fetching:  # the link is wanted for another model
+            self._drop_weights(self.fetching)
+            self.fetching = ""
+        kept = sum(self.weights[name].packed_bytes for name in spared)
+        if kept + self._all_kv_bytes + shape.packed_bytes > self.device.pool_bytes:
             return
         free = self.device.pool_bytes - self.used_bytes()
-        for name in list(self.weights):
+        for name in self._planned:
             if free >= shape.packed_bytes:
                 break
-            if name != running:
+            if name not in spared:
                 free += self._drop_weights(name)
-        # In front: the turn's own growth comes first.
-        self.weights = {shape.name: shape, **self.weights}
-        self._all_weight_bytes += shape.packed_bytes
+        # Just behind the running model: if that grows further, idle ones give way first.
+        running = next(reversed(self._planned))
+        del self._planned[running]
+        self._planned.pop(shape.name, None)
+        self._planned |= {shape.name: None, running: None}
+        self._add_weights(shape)
         self.fetching, self.fetching_since_ns = shape.name, now_ns
 
     def forget(self, sequence: SimulatedSequence) -> None:
@@ -118,25 +135,34 @@ class DevicePool:
             freed = sequence.reserved * sequence.shape.kv_token_bytes
             self._set_kv_bytes(sequence.shape.name, self._kv_bytes[sequence.shape.name] - freed)
 
+    def _left_bytes(self, now_ns: int) -> int:
+        """What is still to be copied of the model that is being fetched."""
+        copied = (now_ns - self.fetching_since_ns) * self.device.link_bytes_per_s / 1e9
+        return max(0, self.weights[self.fetching].packed_bytes - int(copied))
+
     def _make_room(self, needed: int, spared: str) -> None:
-        """Evict other models' weights and KV, least recently used first, until it fits."""
-        others = self._others(spared)
-        for name in [*self.weights, *self.kv]:
-            if others + needed <= self.device.pool_bytes:
+        """Evict other models, least recently planned first and KV before weights, until it fits."""
+        limit = self.device.pool_bytes - needed
+        for name in self._planned:
+            if self._others(spared) <= limit:
                 return
             if name == spared:
                 continue
             for sequence in self.kv.pop(name, {}).values():
                 sequence.on_device = False
             self._set_kv_bytes(name, 0)
-            self._drop_weights(name)
-            if self.fetching == name:
-                self.fetching = ""
-            others = self._others(spared)
+            if self._others(spared) > limit:
+                self._drop_weights(name)
+                if self.fetching == name:
+                    self.fetching = ""
 
     def _others(self, spared: str) -> int:
         kept = self.weights[spared].packed_bytes if spared in self.weights else 0
         return self.used_bytes() - kept - self._kv_bytes.get(spared, 0)
+
+    def _add_weights(self, shape: ModelShape) -> None:
+        self.weights[shape.name] = shape
+        self._all_weight_bytes += shape.packed_bytes
 
     def _drop_weights(self, model: str) -> int:
         shape = self.weights.pop(model, None)

@@ -165,15 +165,9 @@ class SimulatedWorker:
         self._decoding = len(decoding)
         step_ns = shape.profile.step_ns(len(decoding), context, self._prefilled)
         self._begin(Phase.STEPPING, step_ns + self._copy_ns(kv_bytes), now_ns)
-        following = self._following(turn)
-        if following:
-            self.pool.prefetch(self.shapes[following], shape.name, now_ns)
+        names = [*(other.command.model for other in self.turns[1:]), turn.command.prefetch_model]
+        self.pool.prefetch([self.shapes[name] for name in names if name], shape.name, now_ns)
         return True
-
-    def _following(self, turn: SimulatedTurn) -> str:
-        if len(self.turns) > 1:
-            return self.turns[1].command.model
-        return turn.command.prefetch_model
 
     def _plan(self, running: list[SimulatedSequence]) -> None:
         """All decoding sequences, then prefills in order until the token budget is used up."""

@@ -34,6 +34,22 @@ def shm_dir(tmp_path: Path) -> Iterator[Path]:
     assert list(tmp_path.glob("aegaeon-*")) == [], "the worker left files behind"
 
 
+def test_the_queued_model_is_prefetched_without_a_hint(
+    checkpoints: dict[str, Path], shm_dir: Path
+) -> None:
+    with EngineHarness(shm_dir, device_memory_bytes=64 * MIB) as engine:
+        for path in checkpoints.values():
+            engine.load(path)
+        first = engine.add("a", PROMPT, NEW_TOKENS)
+        second = engine.add("b", PROMPT, NEW_TOKENS)
+        engine.turn("a", [first])
+        engine.turn("b", [second])
+        assert engine.wait_for(events.TurnStarted).switched
+        engine.wait_ended([first])
+        assert not engine.wait_for(events.TurnStarted).switched
+        engine.wait_ended([second])
+
+
 @pytest.mark.parametrize(
     ("pool_mib", "prefetch", "copied"),
     [(64, "b", False), (64, None, True), (64, "unknown", True), (8, "b", True)],

@@ -188,19 +188,23 @@ class Engine:
         if turn.hands_off:
             self._hand_off(going_on(result.batch))
         self._take_lost(turn)
-        if turn.prefetch_model:
-            self._prefetch(turn, turn.prefetch_model)
+        self._prefetch_following(turn)
         if time.perf_counter_ns() - self._memory_told_ns > _MEMORY_EVENT_INTERVAL_NS:
             self._tell_memory()
 
-    def _prefetch(self, turn: Turn, model: str) -> None:
-        """Go on with the weights of the model after this one; the turn's own work comes first."""
-        try:
-            self._memory.prefetch(model)
-        except AegaeonError as error:
-            # Its own turn will meet the error again, and answer for it.
-            logger.warning("%s cannot be prefetched: %s", model, error)
-            turn.prefetch_model = None
+    def _prefetch_following(self, turn: Turn) -> None:
+        """Go on with the weights of the queued model, then of the one that will probably follow."""
+        queued = self._turns.following
+        for model in (queued.model if queued else None, turn.prefetch_model):
+            if not model or model == turn.model or model in turn.unfetchable:
+                continue
+            try:
+                if not self._memory.prefetch(model):
+                    return
+            except AegaeonError as error:
+                # Its own turn will meet the error again, and answer for it.
+                logger.warning("%s cannot be prefetched: %s", model, error)
+                turn.unfetchable.add(model)
 
     def _end_turn(self, turn: Turn, reason: TurnEndReason) -> None:
         now = time.perf_counter_ns()

@@ -23,6 +23,7 @@ class Turn:
         self.first_step_ns: int | None = None
         self.steps = 0
         self.recomputed = 0
+        self.unfetchable: set[str] = set()
         self._members: dict[int, None] = dict.fromkeys(command.handles)
 
     @property

@@ -33,6 +33,11 @@ class TurnQueue:
         self.current = self._queued.popleft()
         return self.current
 
+    @property
+    def following(self) -> Turn | None:
+        """The first queued turn."""
+        return self._queued[0] if self._queued else None
+
     def clear(self) -> None:
         """Drop all of them."""
         self.current = None

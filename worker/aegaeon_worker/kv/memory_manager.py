@@ -153,8 +153,10 @@ class MemoryManager:
         model.kv.confirm_imports()
         return [entry.sequence for entry in wanted if entry.sequence in self._turn]
 
-    def prefetch(self, name: str) -> None:
+    def prefetch(self, name: str) -> bool:
         """Bring the weights of another model than the turn's a piece nearer; never blocks for long.
+
+        Whether there was nothing to do: they are there, or there is no such model.
 
         They take free chunks, then those of weights that are planned least recently; never any KV.
         Nothing moves unless all of them fit that way, with a block to spare for every sequence of
@@ -162,10 +164,10 @@ class MemoryManager:
         """
         model = self._models.get(name)
         if model is None or model.weights.resident:
-            return
-        if not model.weights.mapped and not self._admit(model):
-            return
-        model.prefetch_piece()
+            return True
+        if model.weights.mapped or self._admit(model):
+            model.prefetch_piece()
+        return False
 
     def grow(self, sequence: int, capacity: int) -> bool:
         """Let a sequence of the turn's model join or continue with room for ``capacity`` tokens.

@@ -34,6 +34,10 @@ class CopyTimes:
         weights, kv = self._moved.get(model, (packed_bytes, 0.0))
         return self._switch.predict((1.0, weights, kv))
 
+    def fetch_ns(self, packed_bytes: int) -> float:
+        """Copying all of a model's weights to the device."""
+        return self._switch.predict((1.0, packed_bytes, 0.0))
+
     def swap_ns(self, nbytes: float) -> float:
         """Moving KV between host and device, in one direction."""
         return self._swap.predict((1.0, nbytes))

@@ -75,6 +75,10 @@ class Estimator:
         """Beginning a turn of a model whose weights are not on the device."""
         return self._copies.switch_ns(model, self._size(model).packed_bytes)
 
+    def fetch_ns(self, model: str) -> float:
+        """Bringing all weights of a model to the device, none of which are there."""
+        return self._copies.fetch_ns(self._size(model).packed_bytes)
+
     def kv_swap_ns(self, nbytes: float) -> float:
         """Moving so much KV between host and device, in one direction."""
         return self._copies.swap_ns(nbytes)
