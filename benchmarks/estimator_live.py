@@ -81,7 +81,8 @@ def recording_scheduler(listen: str) -> Iterator[tuple[str, Recorder]]:
     thread.start()
 
     async def start() -> tuple[SchedulerServer, str]:
-        server = SchedulerServer(DaemonConfig(listen=listen))
+        # A lease for a machine that is busy with other things as well.
+        server = SchedulerServer(DaemonConfig(listen=listen, lease_ttl_ns=60_000_000_000))
         return server, await server.start()
 
     server, address = asyncio.run_coroutine_threadsafe(start(), loop).result(_START_S)

@@ -9,7 +9,12 @@ import pytest
 
 from aegaeon_scheduler.__main__ import main
 from aegaeon_scheduler.core.estimation.estimator import Estimator
-from aegaeon_scheduler.core.estimation.profile_row import Profile, ProfileRow, rows_for
+from aegaeon_scheduler.core.estimation.profile_row import (
+    Profile,
+    ProfileRow,
+    device_profiles,
+    find_profile,
+)
 from aegaeon_scheduler.core.values import DeviceFacts
 from aegaeon_scheduler.profile_file import read_profile
 from aegaeon_scheduler.simulator.catalog import DATA
@@ -22,9 +27,15 @@ def shipped() -> list[ProfileRow]:
     return list(read_profile(DATA / "latency_profiles.csv"))
 
 
+def profile_of(model: str) -> Profile:
+    found = find_profile(device_profiles(shipped(), GPU.name), model)
+    assert found is not None
+    return found
+
+
 def test_a_seeded_estimator_knows_its_profile_before_any_measurement() -> None:
     subject = Estimator(GPU, shipped())
-    rows = rows_for(shipped(), GPU.name, "Qwen2.5-7B")
+    rows = profile_of("Qwen2.5-7B").rows
     errors = [
         abs(subject.step_ns("Qwen2.5-7B", row.batch_size, row.tokens) / row.decode_ns - 1)
         for row in rows
@@ -41,8 +52,8 @@ def test_a_seeded_estimator_knows_its_profile_before_any_measurement() -> None:
 def test_a_fifth_of_the_rows_is_foretold_by_the_others() -> None:
     errors = []
     for model in ("llama2_13b_chat", "yi1_5_9b_chat", "qwen2_5_7b"):
-        rows = rows_for(shipped(), GPU.name, model)
-        profile = Profile(rows)
+        profile = profile_of(model)
+        rows = profile.rows
         rest = [row for index, row in enumerate(rows) if index % 5]
         times = Estimator(GPU, rest).times(model)
         for row in rows[::5]:
@@ -54,10 +65,9 @@ def test_a_fifth_of_the_rows_is_foretold_by_the_others() -> None:
 
 
 def test_prefills_that_were_split_are_told_from_those_that_were_not() -> None:
-    rows = {name: rows_for(shipped(), GPU.name, name) for name in ("qwen2.5-7b", "yi-1.5-9b-chat")}
-    whole, split = (Profile(found) for found in rows.values())
-    assert all(whole.one_pass(row) for row in rows["qwen2.5-7b"])
-    assert {split.one_pass(row) for row in rows["yi-1.5-9b-chat"] if row.tokens > 4096} == {False}
+    whole, split = profile_of("qwen2.5-7b"), profile_of("yi-1.5-9b-chat")
+    assert all(whole.one_pass(row) for row in whole.rows)
+    assert {split.one_pass(row) for row in split.rows if row.tokens > 4096} == {False}
 
 
 def test_measurements_overrule_a_profile() -> None:
@@ -80,9 +90,8 @@ def test_measurements_overrule_a_profile() -> None:
 def test_rows_are_found_by_the_names_of_device_and_model(
     device: str, model: str, found: str | None
 ) -> None:
-    assert {row.model for row in rows_for(shipped(), device, model)} == (
-        {found} if found else set()
-    )
+    profile = find_profile(device_profiles(shipped(), device), model)
+    assert (profile.rows[0].model if profile else None) == found
 
 
 def test_the_daemon_refuses_a_malformed_profile_by_file_and_line(

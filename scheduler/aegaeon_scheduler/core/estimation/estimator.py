@@ -14,7 +14,11 @@ from aegaeon_scheduler.core.estimation.prior import (
     device_speed,
     prefill_prior,
 )
-from aegaeon_scheduler.core.estimation.profile_row import Profile, ProfileRow, rows_for
+from aegaeon_scheduler.core.estimation.profile_row import (
+    ProfileRow,
+    device_profiles,
+    find_profile,
+)
 from aegaeon_scheduler.core.values import DeviceFacts
 
 #: Prompt tokens of one pass, until a worker shows that it takes more.
@@ -31,8 +35,7 @@ class Estimator:
     """
 
     def __init__(self, device: DeviceFacts, profiles: Items[ProfileRow] = ()) -> None:
-        self._device = device
-        self._profiles = profiles
+        self._profiles = device_profiles(profiles, device.name)
         self._speed = device_speed(device)
         self._sizes: dict[str, ModelSize] = {}
         self._times: dict[str, ModelTimes] = {}
@@ -131,10 +134,10 @@ class Estimator:
     def _begin(self, model: str) -> ModelTimes:
         size = self._size(model)
         priors = decode_prior(self._speed, size), prefill_prior(self._speed, size)
-        rows = rows_for(self._profiles, self._device.name, model)
-        if rows:
+        profile = find_profile(self._profiles, model)
+        if profile is not None:
             times = ModelTimes(*priors)
-            Profile(rows).teach(times)
+            profile.teach(times)
             self._known[model] = None
             return times
         nearest = self._nearest(size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from math import gcd
@@ -45,7 +46,7 @@ class Profile:
     """
 
     def __init__(self, rows: Items[ProfileRow]) -> None:
-        self._rows = rows
+        self.rows = rows
         most = [r.prefill_ns for r in rows if 0.85 * PASS_TOKENS <= r.tokens <= PASS_TOKENS]
         more = [r.prefill_ns for r in rows if r.tokens > 1.7 * PASS_TOKENS]
         whole = most and more and median(more) > _WHOLE_RATIO * median(most)
@@ -64,10 +65,10 @@ class Profile:
 
     def teach(self, times: ModelTimes) -> None:
         """Let ``times`` learn all rows, in an order that mixes short and long."""
-        count = len(self._rows)
+        count = len(self.rows)
         stride = next(s for s in range(_STRIDE, _STRIDE + count + 1) if gcd(s, count) == 1)
         for number in range(_ROUNDS * count):
-            row = self._rows[number * stride % count]
+            row = self.rows[number * stride % count]
             times.learn_prefill(row.prefill_ns, *self._prefill(row))
             if self.one_pass(row):
                 times.learn_decode(row.decode_ns, row.batch_size, row.tokens)
@@ -79,21 +80,25 @@ class Profile:
         return tokens, tokens / length, length / 2
 
 
-def rows_for(rows: Items[ProfileRow], device: str, model: str) -> list[ProfileRow]:
-    """Rows of a device and a model by name, whatever the case and the punctuation.
-
-    All words of the row's device are in the worker's. The row's model begins the model's own name,
-    without its publisher's: other weights of the same architecture take as long. The longest such
-    name counts.
+def device_profiles(rows: Iterable[ProfileRow], device: str) -> dict[str, Profile]:
+    """Profiles by the letters and digits of their model's name, of a device all of whose words are
+    in the name ``device``.
     """
-    device_words, letters = set(_words(device)), "".join(_words(model.rpartition("/")[2]))
-    found: dict[str, list[ProfileRow]] = {}
+    words, found = set(_words(device)), dict[str, list[ProfileRow]]()
     for row in rows:
-        name = "".join(_words(row.model))
-        begins = letters.startswith(name) and not letters[len(name) :][:1].isdigit()
-        if begins and set(_words(row.device)) <= device_words:
-            found.setdefault(name, []).append(row)
-    return found[max(found, key=len)] if found else []
+        if words.issuperset(_words(row.device)):
+            found.setdefault("".join(_words(row.model)), []).append(row)
+    return {name: Profile(held) for name, held in found.items()}
+
+
+def find_profile(profiles: Mapping[str, Profile], model: str) -> Profile | None:
+    """The profile whose name begins the model's own, without its publisher's: other weights of the
+    same architecture take as long. The longest such name counts.
+    """
+    letters = "".join(_words(model.rpartition("/")[2]))
+    # "qwen2.5-7" does not begin "qwen2.5-72b".
+    names = [n for n in profiles if letters.startswith(n) and not letters[len(n) :][:1].isdigit()]
+    return profiles[max(names, key=len)] if names else None
 
 
 def _words(name: str) -> list[str]:
