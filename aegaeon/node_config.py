@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 from aegaeon.config.load import load_config
 from aegaeon.config.unsupported import refuse_unsupported
 from aegaeon.errors import ConfigError
 from aegaeon.machine import DEFAULT_SHM_DIR
 from aegaeon.model_spec import ModelSpec
+
+EngineRole = Literal["simple", "prefill", "decode"]
 
 _AT_LEAST_ZERO = ("num_prefill_engines", "num_decode_engines", "num_engines")
 _AT_LEAST_ONE = (
@@ -24,6 +27,9 @@ _AT_LEAST_ONE = (
 @dataclass(frozen=True)
 class NodeConfig:
     """Checked when it is made; raises ConfigError. Sizes are bytes, None is sized from the machine.
+
+    ``num_engines`` engines prefill and decode; or ``num_prefill_engines`` take prompts to their
+    first token and ``num_decode_engines`` go on from there, with the KV left in host slabs.
 
     ``cpu_num_slabs`` slabs of ``cpu_slab_size_bytes`` hold KV in host memory, ``model_cache_size``
     is the upper bound of the weight cache, ``device_memory_bytes`` the pool of each engine's
@@ -58,6 +64,16 @@ class NodeConfig:
             path = Path(self.config_path)
             refuse_unsupported(load_config(path), str(path))
 
+    @property
+    def engine_roles(self) -> tuple[EngineRole, ...]:
+        """What each engine is for, by the index of its worker."""
+        numbers: dict[EngineRole, int] = {
+            "simple": self.num_engines,
+            "prefill": self.num_prefill_engines,
+            "decode": self.num_decode_engines,
+        }
+        return tuple(role for role, number in numbers.items() for _ in range(number))
+
     def _check_number(self, name: str, least: int) -> None:
         value = getattr(self, name)
         optional = next(f for f in fields(self) if f.name == name).default is None
@@ -67,17 +83,18 @@ class NodeConfig:
             raise self._error(name, f"expected an integer of at least {least}, got {value!r}")
 
     def _check_engines(self) -> None:
-        dedicated = self.num_prefill_engines or self.num_decode_engines
-        if self.num_engines and dedicated:
+        prefill, decode = self.num_prefill_engines, self.num_decode_engines
+        if self.num_engines and (prefill or decode):
             raise self._error(
                 "num_engines", "excludes num_prefill_engines and num_decode_engines; set both to 0"
             )
-        if dedicated:
+        if bool(prefill) != bool(decode):
             raise self._error(
                 "num_prefill_engines and num_decode_engines",
-                "dedicated engines are not supported yet; set both to 0 and num_engines instead",
+                f"expected at least 1 of both, or 0 of both and num_engines, got {prefill} and "
+                f"{decode}",
             )
-        if not self.num_engines:
+        if not self.engine_roles:
             raise self._error("num_engines", "expected at least 1 engine")
         if self.tensor_parallel_size > 1:
             raise self._error("tensor_parallel_size", "values above 1 are not supported yet")

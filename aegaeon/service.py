@@ -6,12 +6,13 @@ import asyncio
 import os
 import weakref
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from typing import Self, get_args
+from typing import Self
 
 from aegaeon.client.backend import Backend
 from aegaeon.client.connection import ProgressCallback
+from aegaeon.client.policies import Policies
 from aegaeon.config.cluster import cluster_config
-from aegaeon.config.schema import PlacementPolicyName, RoutingPolicyName
+from aegaeon.config.schema import PlacementPolicyName, RoutingPolicyName, SchedulingPolicyName
 from aegaeon.deployment import DeployOutcome, UndeployOutcome
 from aegaeon.errors import AegaeonError, ConfigError
 from aegaeon.model_spec import ModelSpec
@@ -32,6 +33,10 @@ class LLMService:
     which end with it, however it ends. It returns when every node is registered and every
     ``cached_models`` entry is ready, or raises with nothing left behind.
 
+    ``scheduling_policy`` is for daemons that are started here. With ``decode_work_stealing`` an
+    idle decode engine takes a whole batch that has not run from one of its node that has at least
+    ``decode_work_stealing_min_batch_gap`` batches.
+
     A context manager; `close` is called at exit as well. Methods may be called from any thread.
     """
 
@@ -42,16 +47,26 @@ class LLMService:
         address: str | None = None,
         model_placement_policy: PlacementPolicyName = "least-loaded",
         request_routing_policy: RoutingPolicyName = "least-outstanding",
+        scheduling_policy: SchedulingPolicyName | None = None,
+        decode_work_stealing: bool = False,
+        decode_work_stealing_min_batch_gap: int = 2,
         startup_timeout_s: float = 600.0,
     ) -> None:
         nodes = list(cluster_config)
         address = address or os.environ.get("AEGAEON_ADDRESS") or None
         _check_arguments(nodes, address)
-        _check_policy("model_placement_policy", model_placement_policy, PlacementPolicyName)
-        _check_policy("request_routing_policy", request_routing_policy, RoutingPolicyName)
-        backend = Backend(
-            nodes, address, model_placement_policy, request_routing_policy, startup_timeout_s
+        if address is not None and scheduling_policy is not None:
+            raise ConfigError(
+                f"scheduling_policy = {scheduling_policy!r}: the scheduler at {address} has its "
+                "own, see its option --policy; leave the argument out"
+            )
+        policies = Policies(
+            model_placement_policy,
+            request_routing_policy,
+            scheduling_policy or "deadline",
+            decode_work_stealing_min_batch_gap if decode_work_stealing else 0,
         )
+        backend = Backend(nodes, address, policies, startup_timeout_s)
         self._backend = backend
         # Runs when the service is collected and at exit; it must not refer to the service itself.
         self._finalizer = weakref.finalize(self, backend.close)
@@ -60,11 +75,15 @@ class LLMService:
     def from_config(cls, path: str | os.PathLike[str], *, address: str | None = None) -> LLMService:
         """The cluster that the YAML file's server section describes, with its startup models."""
         nodes, server = cluster_config(path)
+        attaches = address or os.environ.get("AEGAEON_ADDRESS")
         return cls(
             nodes,
             address=address,
             model_placement_policy=server.model_placement_policy,
             request_routing_policy=server.request_routing_policy,
+            scheduling_policy=None if attaches else server.scheduling_policy,
+            decode_work_stealing=server.decode_work_stealing,
+            decode_work_stealing_min_batch_gap=server.decode_work_stealing_min_batch_gap,
         )
 
     def __enter__(self) -> Self:
@@ -240,11 +259,6 @@ def _check_arguments(nodes: Sequence[NodeConfig], address: str | None) -> None:
             "LLMService needs a NodeConfig to start daemons here, or address= or AEGAEON_ADDRESS "
             "to attach to a running scheduler"
         )
-
-
-def _check_policy(field: str, value: str, kind: object) -> None:
-    if value not in get_args(kind):
-        raise ConfigError(f"{field} = {value!r}: expected one of {', '.join(get_args(kind))}")
 
 
 def _refuse_running_loop(name: str, instead: str) -> None:

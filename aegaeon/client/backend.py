@@ -13,9 +13,9 @@ from aegaeon.client.connection import Connection
 from aegaeon.client.loop_thread import LoopThread
 from aegaeon.client.messages import timeout_ns, to_generate_request
 from aegaeon.client.pending import PendingRequest
+from aegaeon.client.policies import Policies
 from aegaeon.client.session import RESUME_WINDOW_S, Session
 from aegaeon.client.token_stream import TokenStream
-from aegaeon.config.schema import PlacementPolicyName, RoutingPolicyName
 from aegaeon.deployment import DeployOutcome, DeployProgress
 from aegaeon.errors import AegaeonError, PreconditionError, RequestTimeoutError, UnavailableError
 from aegaeon.local.cluster import LocalCluster
@@ -39,8 +39,7 @@ class Backend:
         self,
         nodes: Sequence[NodeConfig],
         address: str | None,
-        placement: PlacementPolicyName,
-        routing: RoutingPolicyName,
+        policies: Policies,
         timeout_s: float,
     ) -> None:
         deadline = time.monotonic() + timeout_s
@@ -49,11 +48,11 @@ class Backend:
         try:
             # Children first: no gRPC thread of ours exists yet when they are started.
             if address is None:
-                self._cluster = LocalCluster(nodes, deadline)
+                self._cluster = LocalCluster(nodes, policies.scheduling, deadline)
                 address = self._cluster.address
             self._loop = LoopThread("aegaeon-client")
             self.connection = self._loop.run(_connect(address))
-            startup = self._initialise(nodes, placement, routing, deadline)
+            startup = self._initialise(nodes, policies, deadline)
             self._loop.run(self._watched(startup))
         except BaseException:
             self.close()
@@ -144,19 +143,14 @@ class Backend:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _initialise(
-        self,
-        nodes: Sequence[NodeConfig],
-        placement: PlacementPolicyName,
-        routing: RoutingPolicyName,
-        deadline: float,
+        self, nodes: Sequence[NodeConfig], policies: Policies, deadline: float
     ) -> None:
         await self.connection.wait_connected(_remaining(deadline))
         if not nodes:
             return
         await self.connection.apply_topology(
             nodes,
-            placement,
-            routing,
+            policies,
             demand_memory=self._cluster is None,
             timeout_s=_remaining(deadline),
         )

@@ -9,6 +9,7 @@ from typing import cast
 import grpc
 
 from aegaeon.client.messages import to_model_spec
+from aegaeon.client.policies import Policies
 from aegaeon.config.schema import PlacementPolicyName, RoutingPolicyName
 from aegaeon.deployment import (
     DeployOutcome,
@@ -64,8 +65,7 @@ class Connection:
     async def apply_topology(
         self,
         nodes: Sequence[NodeConfig],
-        placement: PlacementPolicyName,
-        routing: RoutingPolicyName,
+        policies: Policies,
         *,
         demand_memory: bool,
         timeout_s: float,
@@ -76,8 +76,9 @@ class Connection:
         """
         request = cluster_pb2.ApplyTopologyRequest(
             nodes=[_topology(node, demand_memory) for node in nodes],
-            placement_policy=_PLACEMENT[placement],
-            routing_policy=_ROUTING[routing],
+            placement_policy=_PLACEMENT[policies.placement],
+            routing_policy=_ROUTING[policies.routing],
+            decode_work_stealing_min_batch_gap=policies.stealing_min_batch_gap,
         )
         async with _errors():
             await self._cluster.ApplyTopology(request, timeout=timeout_s)
@@ -140,6 +141,8 @@ def _topology(node: NodeConfig, demand_memory: bool) -> cluster_pb2.NodeTopology
     topology = cluster_pb2.NodeTopology(
         node_id=node.node_id,
         num_engines=node.num_engines,
+        num_prefill_engines=node.num_prefill_engines,
+        num_decode_engines=node.num_decode_engines,
         tensor_parallel_size=node.tensor_parallel_size,
     )
     if demand_memory:  # sizes that the node leaves open are the workers' to choose

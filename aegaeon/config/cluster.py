@@ -26,8 +26,8 @@ def cluster_config(path: str | os.PathLike[str]) -> tuple[list[NodeConfig], Serv
     nodes = [
         NodeConfig(
             node_id=f"node_{index}",
-            num_prefill_engines=0,
-            num_decode_engines=0,
+            num_prefill_engines=0 if server.num_engines else server.num_prefill_engines,
+            num_decode_engines=0 if server.num_engines else server.num_decode_engines,
             num_engines=server.num_engines,
             cpu_num_slabs=server.cpu_num_slabs,
             cpu_slab_size_bytes=server.cpu_slab_size_bytes,

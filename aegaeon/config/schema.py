@@ -10,6 +10,7 @@ from aegaeon.model_spec import DTypeName
 
 PlacementPolicyName = Literal["least-loaded", "round-robin"]
 RoutingPolicyName = Literal["least-outstanding", "round-robin"]
+SchedulingPolicyName = Literal["deadline", "round-robin", "published"]
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -26,7 +27,7 @@ class ServerSection(_Section):
     """How many engines there are, and how much memory each node gives them."""
 
     nnodes: Positive = 1
-    #: Engines per node that prefill and decode; excludes the next two.
+    #: Engines per node that prefill and decode; the next two count where there are none.
     num_engines: Count = 0
     num_prefill_engines: Count = 1
     num_decode_engines: Count = 1
@@ -40,11 +41,14 @@ class ServerSection(_Section):
     #: Share of a GPU's memory for weights and KV.
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.775
     dummy_weights: bool = False
+    #: An idle decode engine takes a whole batch that has not run from a loaded one of its node.
     decode_work_stealing: bool = False
     #: Batches by which a loaded engine must lead before one is taken from it.
     decode_work_stealing_min_batch_gap: Annotated[int, Field(ge=2)] = 2
     model_placement_policy: PlacementPolicyName = "least-loaded"
     request_routing_policy: RoutingPolicyName = "least-outstanding"
+    #: How a scheduler that is started from this file plans turns.
+    scheduling_policy: SchedulingPolicyName = "deadline"
     #: Names of models to deploy at start; absent means all, an empty list none.
     startup_models: tuple[str, ...] | None = Field(default=None, strict=False)
     cuda_graph: Any = None

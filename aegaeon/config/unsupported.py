@@ -26,12 +26,9 @@ def refuse_unsupported(config: AegaeonConfig, source: str) -> None:
 def _server_settings(config: AegaeonConfig) -> list[str]:
     server = config.server
     asked = {
-        "num_prefill_engines": _given(config, "num_prefill_engines") and server.num_prefill_engines,
-        "num_decode_engines": _given(config, "num_decode_engines") and server.num_decode_engines,
         "tensor_parallel_size": server.tensor_parallel_size > 1,
         "memory_utilization": _given(config, "memory_utilization"),
         "dummy_weights": server.dummy_weights,
-        "decode_work_stealing": server.decode_work_stealing,
         "cuda_graph": server.cuda_graph not in (None, False),
     }
     return [name for name, value in asked.items() if value]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from aegaeon.config.schema import SchedulingPolicyName
 from aegaeon.errors import ConfigError, RequestTimeoutError, UnavailableError
 from aegaeon.instance import instance_folder
 from aegaeon.local.child import STOP_GRACE_S, Child
@@ -27,12 +28,14 @@ class LocalCluster:
     behind then.
     """
 
-    def __init__(self, nodes: Sequence[NodeConfig], deadline: float) -> None:
+    def __init__(
+        self, nodes: Sequence[NodeConfig], policy: SchedulingPolicyName, deadline: float
+    ) -> None:
         if len(folders := {node.shm_dir for node in nodes}) > 1:
             raise ConfigError(f"nodes on one machine share one shm_dir, got {sorted(folders)}")
         machine = detect_machine(nodes[0].shm_dir)
         self.plans = plan_memory(nodes, machine)
-        threads = max(1, machine.cpus // sum(node.num_engines for node in nodes))
+        threads = max(1, machine.cpus // sum(len(node.engine_roles) for node in nodes))
         self._directory = RunDirectory()
         # Private to this client and node: several may run side by side on one machine.
         # The folder's random name may begin with an underscore, an instance's may not.
@@ -40,11 +43,11 @@ class LocalCluster:
         self._shared = [instance_folder(Path(machine.shm_dir), name) for name in names]
         self._children: list[Child] = []
         try:
-            self.address = self._start_scheduler(deadline)
+            self.address = self._start_scheduler(policy, deadline)
             workers = [
                 self._start_worker(node, plan, name, index, threads)
                 for node, plan, name in zip(nodes, self.plans, names, strict=True)
-                for index in range(node.num_engines)
+                for index in range(len(node.engine_roles))
             ]
             for worker in workers:
                 self._wait_ready(worker, deadline)
@@ -89,9 +92,9 @@ class LocalCluster:
             shutil.rmtree(folder, ignore_errors=True)
         self._directory.remove()
 
-    def _start_scheduler(self, deadline: float) -> str:
-        listen = f"unix:{self._directory.path}/s"
-        scheduler = self._spawn("scheduler", "aegaeon_scheduler", ["--listen", listen])
+    def _start_scheduler(self, policy: SchedulingPolicyName, deadline: float) -> str:
+        flags = ["--listen", f"unix:{self._directory.path}/s", "--policy", policy]
+        scheduler = self._spawn("scheduler", "aegaeon_scheduler", flags)
         return self._wait_ready(scheduler, deadline)
 
     def _start_worker(
@@ -103,6 +106,7 @@ class LocalCluster:
             "--listen": f"unix:{self._directory.path}/w{position}",
             "--node-id": node.node_id,
             "--worker-index": index,
+            "--role": node.engine_roles[index],
             "--instance": instance,
             "--shm-dir": node.shm_dir,
             "--cpu-num-slabs": plan.cpu_num_slabs,

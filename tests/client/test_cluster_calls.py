@@ -53,6 +53,31 @@ def test_a_service_starts_from_the_server_section(
     ]
 
 
+def test_dedicated_engines_and_work_stealing_come_from_the_server_section(
+    stub: RunningStub, write_yaml: Callable[[str], Path]
+) -> None:
+    path = write_yaml(
+        "server: {num_prefill_engines: 3, num_decode_engines: 5, decode_work_stealing: true, "
+        "decode_work_stealing_min_batch_gap: 4}\n"
+    )
+    with LLMService.from_config(path, address=stub.address):
+        pass
+    [topology] = stub.state.topologies
+    [node] = topology.nodes
+    assert (node.num_engines, node.num_prefill_engines, node.num_decode_engines) == (0, 3, 5)
+    assert topology.decode_work_stealing_min_batch_gap == 4
+
+
+def test_without_numbers_a_node_has_one_engine_for_each_stage(
+    stub: RunningStub, write_yaml: Callable[[str], Path]
+) -> None:
+    with LLMService.from_config(write_yaml("server: {nnodes: 1}\n"), address=stub.address):
+        pass
+    [topology] = stub.state.topologies
+    assert (topology.nodes[0].num_prefill_engines, topology.nodes[0].num_decode_engines) == (1, 1)
+    assert topology.decode_work_stealing_min_batch_gap == 0
+
+
 def test_sizes_that_were_given_are_demanded_of_a_running_cluster(stub: RunningStub) -> None:
     with LLMService([NodeConfig("a", 0, 0, 1, cpu_num_slabs=5)], address=stub.address):
         pass
@@ -91,6 +116,12 @@ def test_wrong_arguments_are_named(stub: RunningStub, monkeypatch: pytest.Monkey
         LLMService(["node"])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="request_routing_policy = 'best'"):
         LLMService([node], request_routing_policy="best")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="scheduling_policy = 'best'"):
+        LLMService([node], scheduling_policy="best")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="has its own, see its option --policy"):
+        LLMService([node], address=stub.address, scheduling_policy="published")
+    with pytest.raises(ConfigError, match="expected an integer of at least 2"):
+        LLMService([node], decode_work_stealing=True, decode_work_stealing_min_batch_gap=1)
 
 
 async def test_replicas_come_and_go_with_progress_and_partial_failure(

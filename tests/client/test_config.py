@@ -151,8 +151,6 @@ def test_several_errors_are_reported_together(write_yaml: WriteYaml) -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("server: {num_decode_engines: 2}", "server.num_decode_engines"),
-        ("server: {decode_work_stealing: true}", "server.decode_work_stealing"),
         ("server: {cuda_graph: {sizes: [1]}}", "server.cuda_graph"),
         ("server: {dummy_weights: true}", "server.dummy_weights"),
         ("server: {memory_utilization: 0.9}", "server.memory_utilization"),
