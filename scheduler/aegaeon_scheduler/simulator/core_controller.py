@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.cluster import Cluster
-from aegaeon_scheduler.core.values import GenerationRequest, ModelFacts, ModelSpec, RequestedStop
+from aegaeon_scheduler.core.values import (
+    EngineRole,
+    GenerationRequest,
+    ModelFacts,
+    ModelSpec,
+    RequestedStop,
+)
 from aegaeon_scheduler.simulator.catalog import ModelShape
-from aegaeon_scheduler.simulator.controller import SimulatedCommand
 from aegaeon_scheduler.simulator.machines import Machines
 from aegaeon_scheduler.simulator.objective import Objectives
 from aegaeon_scheduler.simulator.workload import Arrival
@@ -18,21 +25,36 @@ _MAX_MODEL_LEN = 1 << 20
 
 
 class CoreController:
-    """A `Cluster` with every engine registered and every model deployed on one node."""
+    """A `Cluster` with every engine registered and every model deployed on one node.
 
-    def __init__(self, cluster: Cluster, machines: Machines, objectives: Objectives) -> None:
+    The first ``prefill_engines`` of every node's engines prefill, and the others decode;
+    with 0 all do both.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        machines: Machines,
+        objectives: Objectives,
+        prefill_engines: int = 0,
+    ) -> None:
         self.cluster = cluster
         self._shapes = machines.shapes
         self._backlog = Backlog()
         for worker in machines.workers():
-            self._settle(events.WorkerRegistered(worker.epoch, worker.identity))
+            role = EngineRole.SIMPLE
+            if prefill_engines:
+                place = (worker.epoch - 1) % machines.engines_per_node
+                role = EngineRole.PREFILL if place < prefill_engines else EngineRole.DECODE
+            identity = replace(worker.identity, role=role)
+            self._settle(events.WorkerRegistered(worker.epoch, identity))
             self._settle(events.WorkerReady(worker.epoch, ()))
         for operation, name in enumerate(machines.shapes):
             slo = objectives.of(name)
             spec = ModelSpec(name, name, ttft_slo_ns=slo.ttft_ns, tpot_slo_ns=slo.tpot_ns)
             self._settle(events.DeployRequested(operation, spec, 1, ()))
 
-    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[SimulatedCommand]]:
+    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[commands.Command]]:
         """See `Controller`."""
         prompt = bytes(arrival.input_tokens)  # ids do not matter; this is their cheapest sequence
         request = GenerationRequest(
@@ -42,9 +64,14 @@ class CoreController:
             sequence, following = self.cluster.submit(request, self._backlog, now_ns)
         except AegaeonError:
             return 0, []
-        return sequence.handle, list(following)
+        return sequence.sequence_id, list(following)
 
-    def handle(self, event: events.Event, now_ns: int) -> list[SimulatedCommand]:
+    def requests_of(self, step: events.StepDone) -> list[int]:
+        """See `Controller`."""
+        sequences = self.cluster.state.engines[step.epoch].sequences
+        return [sequences[handle].sequence_id for handle in step.handles]
+
+    def handle(self, event: events.Event, now_ns: int) -> list[commands.Command]:
         """See `Controller`."""
         return list(self.cluster.handle(event, now_ns))
 

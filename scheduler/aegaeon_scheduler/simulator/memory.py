@@ -18,6 +18,8 @@ class SimulatedSequence:
     computed: int
     #: Still to be generated.
     remaining: int
+    #: Of those computed, tokens whose KV another engine has left in host memory.
+    imported: int = 0
     #: Its KV is on the device; otherwise it is in host memory.
     on_device: bool = False
     #: Device memory reserved for it, in tokens, while it is there.

@@ -13,12 +13,16 @@ from aegaeon_scheduler.simulator.core_controller import CoreController
 from aegaeon_scheduler.simulator.errors import InputError
 from aegaeon_scheduler.simulator.machines import Machines
 from aegaeon_scheduler.simulator.objective import Objectives
-from aegaeon_scheduler.simulator.published import PublishedPolicy
 from aegaeon_scheduler.simulator.request_level import RequestLevelPolicy
 from aegaeon_scheduler.simulator.static_multiplexing import StaticMultiplexing
 
+#: As its authors ran it, with work stealing.
+_MIN_BATCH_GAP = 2
 
-def _core(policy: SchedulingPolicy, machines: Machines, objectives: Objectives) -> Controller:
+
+def _core(
+    policy: SchedulingPolicy, machines: Machines, objectives: Objectives, prefill_engines: int = 0
+) -> Controller:
     """The core without queue limits: past capacity, requests wait and miss their deadlines."""
     config = CoreConfig(
         max_requests=1 << 40,
@@ -28,8 +32,9 @@ def _core(policy: SchedulingPolicy, machines: Machines, objectives: Objectives) 
         policy=policy,
         ttft_slo_ns=objectives.common.ttft_ns,
         tpot_slo_ns=objectives.common.tpot_ns,
+        stealing_min_batch_gap=_MIN_BATCH_GAP if prefill_engines else 0,
     )
-    return CoreController(Cluster(config), machines, objectives)
+    return CoreController(Cluster(config), machines, objectives, prefill_engines)
 
 
 def _published(machines: Machines, objectives: Objectives) -> Controller:
@@ -37,7 +42,8 @@ def _published(machines: Machines, objectives: Objectives) -> Controller:
     engines = machines.engines_per_node
     if engines < least_engines_per_node("published"):
         raise InputError("the published policy needs two engines per node: prefill and decode")
-    return PublishedPolicy(machines, objectives.common, max(1, round(engines * 3 / 8)))
+    prefill_engines = max(1, round(engines * 3 / 8))
+    return _core(SchedulingPolicy.PUBLISHED, machines, objectives, prefill_engines)
 
 
 def _request_level(machines: Machines, objectives: Objectives) -> Controller:

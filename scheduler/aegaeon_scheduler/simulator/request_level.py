@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.values import FinishReason
-from aegaeon_scheduler.simulator.controller import SimulatedCommand
 from aegaeon_scheduler.simulator.machines import Machines
 from aegaeon_scheduler.simulator.tickets import Ticket, add_sequence
 from aegaeon_scheduler.simulator.workload import Arrival
@@ -40,7 +39,7 @@ class RequestLevelPolicy:
         self._hints: dict[int, str] = {}
         self._last_turn_id = 0
 
-    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[SimulatedCommand]]:
+    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[commands.Command]]:
         """See `Controller`."""
         ticket = Ticket(len(self._tickets) + 1, arrival, self._machines.shapes[arrival.model])
         self._tickets[ticket.handle] = ticket
@@ -52,7 +51,11 @@ class RequestLevelPolicy:
         self._waiting.setdefault(arrival.model, {})[ticket.handle] = ticket
         return ticket.handle, self._start_sessions()
 
-    def handle(self, event: events.Event, now_ns: int) -> list[SimulatedCommand]:
+    def requests_of(self, step: events.StepDone) -> list[int]:
+        """See `Controller`."""
+        return list(step.handles)
+
+    def handle(self, event: events.Event, now_ns: int) -> list[commands.Command]:
         """See `Controller`."""
         match event:
             case events.StepDone():
@@ -79,8 +82,8 @@ class RequestLevelPolicy:
                     return session
         return None
 
-    def _start_sessions(self) -> list[SimulatedCommand]:
-        out: list[SimulatedCommand] = []
+    def _start_sessions(self) -> list[commands.Command]:
+        out: list[commands.Command] = []
         while self._free and self._waiting:
             epoch = self._free.pop(0)
             model = self._choose(epoch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.values import FinishReason
-from aegaeon_scheduler.simulator.controller import SimulatedCommand
 from aegaeon_scheduler.simulator.machines import Machines
 from aegaeon_scheduler.simulator.tickets import Ticket, add_sequence
 from aegaeon_scheduler.simulator.workload import Arrival
@@ -28,7 +27,7 @@ class StaticMultiplexing:
         self._turns: dict[int, tuple[int, str]] = {}
         self._last_turn_id = 0
 
-    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[SimulatedCommand]]:
+    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[commands.Command]]:
         """See `Controller`."""
         epoch = self._home.get(arrival.model)
         if epoch is None:
@@ -36,13 +35,17 @@ class StaticMultiplexing:
         ticket = Ticket(len(self._tickets) + 1, arrival, self._machines.shapes[arrival.model])
         self._tickets[ticket.handle] = ticket
         self._work[epoch].setdefault(arrival.model, {})[ticket.handle] = ticket
-        out: list[SimulatedCommand] = [add_sequence(epoch, ticket)]
+        out: list[commands.Command] = [add_sequence(epoch, ticket)]
         turn_id, model = self._turns.get(epoch, (0, ""))
         if model == arrival.model:
             out.append(commands.JoinTurn(epoch, turn_id, (ticket.handle,)))
         return ticket.handle, out + self._next(epoch)
 
-    def handle(self, event: events.Event, now_ns: int) -> list[SimulatedCommand]:
+    def requests_of(self, step: events.StepDone) -> list[int]:
+        """See `Controller`."""
+        return list(step.handles)
+
+    def handle(self, event: events.Event, now_ns: int) -> list[commands.Command]:
         """See `Controller`."""
         match event:
             case events.StepDone():
@@ -60,7 +63,7 @@ class StaticMultiplexing:
                 pass
         return []
 
-    def _next(self, epoch: int) -> list[SimulatedCommand]:
+    def _next(self, epoch: int) -> list[commands.Command]:
         if epoch in self._turns or not self._work[epoch]:
             return []
         model, tickets = next(iter(self._work[epoch].items()))

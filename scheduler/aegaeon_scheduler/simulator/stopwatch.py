@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from aegaeon_scheduler.core.events import Event
-from aegaeon_scheduler.simulator.controller import Controller, SimulatedCommand
+from aegaeon_scheduler.core.commands import Command
+from aegaeon_scheduler.core.events import Event, StepDone
+from aegaeon_scheduler.simulator.controller import Controller
 from aegaeon_scheduler.simulator.workload import Arrival
 
 
@@ -18,14 +19,18 @@ class Stopwatch:
     seconds: float = 0.0
     events: int = 0
 
-    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[SimulatedCommand]]:
+    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[Command]]:
         """See `Controller`."""
         start = time.thread_time()
         answer = self._inner.submit(arrival, now_ns)
         self.seconds += time.thread_time() - start
         return answer
 
-    def handle(self, event: Event, now_ns: int) -> list[SimulatedCommand]:
+    def requests_of(self, step: StepDone) -> list[int]:
+        """See `Controller`; not a decision."""
+        return self._inner.requests_of(step)
+
+    def handle(self, event: Event, now_ns: int) -> list[Command]:
         """See `Controller`."""
         start = time.thread_time()
         answer = self._inner.handle(event, now_ns)

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core import commands, events
-from aegaeon_scheduler.core.values import FinishReason, TurnEnd, WorkerIdentity
+from aegaeon_scheduler.core.values import FinishReason, KvPlace, TurnEnd, TurnStage, WorkerIdentity
 from aegaeon_scheduler.simulator.catalog import ModelShape
 from aegaeon_scheduler.simulator.memory import DevicePool, SimulatedSequence
 
@@ -59,16 +59,18 @@ class SimulatedWorker:
     _decoding: int = 0
     _chunks: list[tuple[SimulatedSequence, int]] = field(default_factory=list)
     _prefilled: int = 0
+    #: Events outside turns and phases, with their times.
+    notices: list[tuple[int, events.Event]] = field(default_factory=list)
 
-    def take(self, command: commands.Command) -> None:
+    def take(self, command: commands.Command, now_ns: int) -> None:
         """Carry out a command; its effect on a running step begins with the next one."""
         match command:
             case commands.AddSequence():
-                known = len(command.prompt) + len(command.generated)
-                left = command.stop.max_new_tokens - len(command.generated)
-                self.adopt(
-                    SimulatedSequence(command.handle, self.shapes[command.model], known, 0, left)
-                )
+                self._add(command)
+            case commands.CancelSequences(handles=handles):
+                self._cancel([handle for handle in handles if handle in self.sequences], now_ns)
+            case commands.ReleaseSequences():
+                pass  # host memory is not limited here
             case commands.QueueTurn(handles=handles, quota_ns=quota_ns):
                 assert len(self.turns) < 2, "more than one turn queued behind the running one"
                 self.turns.append(SimulatedTurn(command, quota_ns, dict.fromkeys(handles)))
@@ -84,19 +86,6 @@ class SimulatedWorker:
                     turn.quota_ns = quota_ns
             case _:
                 raise TypeError(f"a simulated worker cannot carry out {type(command).__name__}")
-
-    def adopt(self, sequence: SimulatedSequence) -> None:
-        """Take in a sequence, with whatever KV it has in host memory."""
-        assert sequence.handle not in self.sequences, "a handle was used twice"
-        self.sequences[sequence.handle] = sequence
-
-    def release(self, handle: int) -> SimulatedSequence:
-        """Give a sequence away; its KV stays in the host memory of the node."""
-        sequence = self.sequences.pop(handle)
-        self.pool.forget(sequence)
-        for turn in self.turns:
-            turn.members.pop(handle, None)
-        return sequence
 
     def finish_phase(self, now_ns: int) -> events.Event:
         """End the switch or the step that is due, and tell."""
@@ -118,7 +107,7 @@ class SimulatedWorker:
         self.busy_ns += self._phase_ns
         self.phase = Phase.IDLE
         turn.steps += 1
-        return self._record(turn)
+        return self._record(turn, now_ns)
 
     def go_on(self, now_ns: int) -> events.Event | None:
         """Begin whatever comes next; returns the end of a turn, after which to ask again."""
@@ -160,6 +149,13 @@ class SimulatedWorker:
         running, kv_bytes = self.pool.fit(shape, members)
         assert running, f"one sequence of {shape.name} is larger than the device"
         self._plan(running)
+        for sequence in running:
+            if sequence.imported:
+                imported = events.SequenceImported(
+                    self.epoch, sequence.handle, sequence.imported, kv_bytes
+                )
+                self.notices.append((now_ns, imported))
+                sequence.imported = 0
         decoding = [s for s, count in self._chunks if count == 1 and s.computed]
         context = sum([sequence.computed for sequence in decoding])
         self._decoding = len(decoding)
@@ -180,7 +176,7 @@ class SimulatedWorker:
                 chunks.append((sequence, count))
         self._chunks, self._prefilled = chunks, whole - budget
 
-    def _record(self, turn: SimulatedTurn) -> events.StepDone:
+    def _record(self, turn: SimulatedTurn, now_ns: int) -> events.StepDone:
         handles: list[int] = []
         ends: list[int] = []
         context = 0
@@ -199,6 +195,10 @@ class SimulatedWorker:
             ends.append(FinishReason.LENGTH)
             del self.sequences[sequence.handle]
             self.pool.forget(sequence)
+        if turn.command.stage is TurnStage.PREFILL:
+            for handle, end in zip(handles, ends, strict=True):
+                if end is FinishReason.UNSPECIFIED:
+                    self._hand_off(turn, handle, now_ns)
         zeros = [0] * len(handles)
         return events.StepDone(
             self.epoch,
@@ -211,6 +211,38 @@ class SimulatedWorker:
             self._decoding,
             context,
         )
+
+    def _add(self, command: commands.AddSequence) -> None:
+        assert command.handle not in self.sequences, "a handle was used twice"
+        known = len(command.prompt) + len(command.generated)
+        there = 0 if command.kv is None else command.kv.num_tokens
+        self.sequences[command.handle] = SimulatedSequence(
+            command.handle,
+            self.shapes[command.model],
+            known - there,
+            there,
+            command.stop.max_new_tokens - len(command.generated),
+            imported=there,
+        )
+
+    def _cancel(self, handles: list[int], now_ns: int) -> None:
+        for handle in handles:
+            self.pool.forget(self.sequences.pop(handle))
+        count = len(handles)
+        ended = events.StepDone(
+            self.epoch, 0, handles, [0] * count, [FinishReason.CANCELLED] * count, 0, 0, 0, 0
+        )
+        self.notices.append((now_ns, ended))
+
+    def _hand_off(self, turn: SimulatedTurn, handle: int, now_ns: int) -> None:
+        """Write a sequence's KV to host memory, beside whatever runs next."""
+        sequence = self.sequences.pop(handle)
+        turn.members.pop(handle, None)
+        self.pool.forget(sequence)
+        copy_ns = self._copy_ns(sequence.computed * sequence.shape.kv_token_bytes)
+        place = KvPlace(sequence.computed)
+        handed = events.SequenceHandedOff(self.epoch, handle, place, copy_ns)
+        self.notices.append((now_ns + copy_ns, handed))
 
     def _begin(self, phase: Phase, duration_ns: int, now_ns: int) -> None:
         self.phase, self._phase_ns, self.due_ns = phase, duration_ns, now_ns + duration_ns

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
-from aegaeon_scheduler.core import events
+from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.simulator.catalog import H800, read_shapes
-from aegaeon_scheduler.simulator.controller import Controller, SimulatedCommand
+from aegaeon_scheduler.simulator.controller import Controller
 from aegaeon_scheduler.simulator.core_controller import CoreController
 from aegaeon_scheduler.simulator.demand import draw_workload, same_traffic
 from aegaeon_scheduler.simulator.machines import Machines, assign_shapes
@@ -37,10 +37,13 @@ class Auditor:
         self._inner = inner
         self._workers = workers
 
-    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[SimulatedCommand]]:
+    def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[commands.Command]]:
         return self._inner.submit(arrival, now_ns)
 
-    def handle(self, event: events.Event, now_ns: int) -> list[SimulatedCommand]:
+    def requests_of(self, step: events.StepDone) -> list[int]:
+        return self._inner.requests_of(step)
+
+    def handle(self, event: events.Event, now_ns: int) -> list[commands.Command]:
         following = self._inner.handle(event, now_ns)
         for worker in self._workers:
             used, room = worker.pool.used_bytes(), worker.pool.device.pool_bytes
