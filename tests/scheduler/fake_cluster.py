@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.cluster import Cluster
@@ -34,6 +36,13 @@ def request(
     )
 
 
+@dataclass(frozen=True)
+class Read:
+    """A reader takes all that it has; not an event of the core's, but it changes what follows."""
+
+    reader: int
+
+
 class FakeClusterDriver:
     """Drives a core: carries its commands to fake workers, and their events back on demand."""
 
@@ -43,11 +52,15 @@ class FakeClusterDriver:
         self.now_ns = 0
         self.workers: dict[int, FakeWorker] = {}
         self.sequences: list[Sequence] = []
+        #: Readers take turns in submitting, so that each has several sequences.
+        self.backlogs = [Backlog(), Backlog()]
+        #: What readers have taken of every sequence: its tokens, and its ends.
         self.delivered: dict[int, list[int]] = {}
+        self.ends: dict[int, int] = {}
         self.results: dict[int, commands.DeployFinished | commands.UndeployFinished] = {}
         self.inspections: list[commands.InspectModel] = []
         #: Everything that went in and came out, to compare runs.
-        self.inputs: list[tuple[int, events.Event | GenerationRequest]] = []
+        self.inputs: list[tuple[int, events.Event | GenerationRequest | Read]] = []
         self.outputs: list[str] = []
         self.sent: list[commands.WorkerCommand] = []
         #: Who left KV in the slabs, by epoch and handle; and epochs that have been lost.
@@ -62,10 +75,12 @@ class FakeClusterDriver:
         assert self.cluster.audit() == [], event
 
     def submit(self, wanted: GenerationRequest) -> Sequence:
-        sequence, following = self.cluster.submit(wanted, Backlog(), self.now_ns)
+        backlog = self.backlogs[len(self.sequences) % len(self.backlogs)]
+        sequence, following = self.cluster.submit(wanted, backlog, self.now_ns)
         self.inputs.append((self.now_ns, wanted))
         self.sequences.append(sequence)
         self.delivered[sequence.sequence_id] = []
+        self.ends[sequence.sequence_id] = 0
         self._carry_out(following)
         return sequence
 
@@ -118,15 +133,22 @@ class FakeClusterDriver:
         asked = self.inspections.pop(0)
         self.apply(events.ModelInspected(asked.operation_id, facts(asked.spec.name), None))
 
-    def read(self, sequence: Sequence) -> None:
-        """Take what a sequence has for its reader, checking every token."""
-        got = self.delivered[sequence.sequence_id]
-        while (parcel := sequence.backlog.take()) is not None:
-            got += parcel.tokens
-        assert not sequence.unread
-        prompt = tuple(sequence.prompt)
-        assert got == [token_at(prompt, index) for index in range(len(got))]
-        self.apply(events.ReaderCaughtUp(sequence.sequence_id))
+    def read(self, reader: int) -> None:
+        """Let a reader take all that it has, checking what comes; then it has caught up."""
+        backlog = self.backlogs[reader]
+        self.inputs.append((self.now_ns, Read(reader)))
+        while (parcel := backlog.take()) is not None:
+            for owner, token in zip(parcel.owners, parcel.tokens, strict=True):
+                got = self.delivered[owner.sequence_id]
+                assert token == token_at(tuple(owner.prompt), len(got))
+                assert not self.ends[owner.sequence_id], "a token after the end"
+                got.append(token)
+            for sequence in parcel.ended:
+                assert self.delivered[sequence.sequence_id] == list(sequence.generated)
+                self.ends[sequence.sequence_id] += 1
+        for sequence in list(backlog.paused.values()):
+            assert not sequence.unread
+            self.apply(events.ReaderCaughtUp(sequence.sequence_id))
 
     def settle(self, read: bool = True) -> None:
         """Let everything happen until nothing more does."""
@@ -142,9 +164,9 @@ class FakeClusterDriver:
                 self.now_ns += worker.step()
                 self.deliver(worker, len(worker.outbox))
             if read:
-                for sequence in self.sequences:
-                    if sequence.unread:
-                        self.read(sequence)
+                for reader, backlog in enumerate(self.backlogs):
+                    if backlog.announced:
+                        self.read(reader)
                         busy = True
             if not busy:
                 return
@@ -181,15 +203,15 @@ def replay(driver: FakeClusterDriver) -> list[str]:
     """What a fresh core answers to the same events."""
     again = FakeClusterDriver(driver.config)
     for now_ns, item in driver.inputs:
-        if isinstance(item, GenerationRequest):
-            _, following = again.cluster.submit(item, Backlog(), now_ns)
-        else:
-            if isinstance(item, events.ReaderCaughtUp):
-                sequence = again.cluster.state.sequences.get(item.sequence_id)
-                while sequence is not None and sequence.backlog.take():
+        again.now_ns = now_ns
+        match item:
+            case GenerationRequest():
+                again.submit(item)
+            case Read(reader=reader):
+                while again.backlogs[reader].take():
                     pass
-            following = again.cluster.handle(item, now_ns)
-        again._carry_out(following)
+            case _:
+                again.apply(item)
     return again.outputs
 
 

@@ -84,6 +84,8 @@ class Cluster:
             engine = self.state.engine_of(sequence)
             if engine is not None and engine.sequences.get(sequence.handle) is not sequence:
                 found.append(f"request {sequence.sequence_id} is not on {engine.engine_id}")
+            if sequence.paused != (sequence.sequence_id in sequence.backlog.paused):
+                found.append(f"request {sequence.sequence_id} pauses here or at its reader alone")
             source = sequence.source
             if source is not None and source.handle not in self.state.engines[source.epoch].held:
                 found.append(f"nobody holds the KV of request {sequence.sequence_id}")
