@@ -73,6 +73,7 @@ class ModelEntry(_Section):
     path: str | None = None
     #: Parameters in units of 2^30.
     params: Annotated[float, Field(gt=0)] | None = None
+    #: Name of its rows in the profiles of devices; absent means one that begins its own name.
     profile: str | None = None
     #: Context limit in tokens; absent means the smallest that the model's files name.
     max_model_len: Positive | None = None
@@ -100,6 +101,7 @@ class DeviceEntry(_Section):
     memory: Annotated[float, Field(gt=0)] | None = None
     #: Host to device, GiB/s.
     bandwidth: Annotated[float, Field(gt=0)] | None = None
+    #: CSV file of measured step times, relative to the YAML file.
     profile: str | None = None
 
 

@@ -10,17 +10,22 @@ def refuse_unsupported(config: AegaeonConfig, source: str) -> None:
     """Raise ConfigError naming every setting that would have to be ignored."""
     found = [
         *(f"server.{name}" for name in _server_settings(config)),
-        *(f"models[{i}].profile" for i, model in enumerate(config.models) if model.profile),
-        *(f"devices[{i}].profile" for i, device in enumerate(config.devices) if device.profile),
+        *(f"models[{i}].profile" for i in _models_with_profiles(config)),
     ]
     if found:
         raise ConfigError(
             f"{source}: not supported yet: {', '.join(found)}; remove "
-            f"{'it' if len(found) == 1 else 'them'} from the file (step times are learnt while "
-            "serving, no profile is needed)",
+            f"{'it' if len(found) == 1 else 'them'} from the file",
             reason=ErrorReason.INVALID_FIELD,
             metadata={"field": ",".join(found)},
         )
+
+
+def _models_with_profiles(config: AegaeonConfig) -> list[int]:
+    """They name rows of a device's profile, and mean nothing where there is none."""
+    if any(device.profile for device in config.devices):
+        return []
+    return [index for index, model in enumerate(config.models) if model.profile]
 
 
 def _server_settings(config: AegaeonConfig) -> list[str]:

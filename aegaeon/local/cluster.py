@@ -13,6 +13,7 @@ from aegaeon.errors import ConfigError, RequestTimeoutError, UnavailableError
 from aegaeon.instance import instance_folder
 from aegaeon.local.child import STOP_GRACE_S, Child
 from aegaeon.local.memory_plan import MemoryPlan, plan_memory
+from aegaeon.local.profiles import profile_flags
 from aegaeon.local.run_directory import RunDirectory
 from aegaeon.machine import detect_machine
 from aegaeon.node_config import NodeConfig
@@ -43,7 +44,7 @@ class LocalCluster:
         self._shared = [instance_folder(Path(machine.shm_dir), name) for name in names]
         self._children: list[Child] = []
         try:
-            self.address = self._start_scheduler(policy, deadline)
+            self.address = self._start_scheduler(policy, profile_flags(nodes), deadline)
             workers = [
                 self._start_worker(node, plan, name, index, threads)
                 for node, plan, name in zip(nodes, self.plans, names, strict=True)
@@ -92,8 +93,10 @@ class LocalCluster:
             shutil.rmtree(folder, ignore_errors=True)
         self._directory.remove()
 
-    def _start_scheduler(self, policy: SchedulingPolicyName, deadline: float) -> str:
-        flags = ["--listen", f"unix:{self._directory.path}/s", "--policy", policy]
+    def _start_scheduler(
+        self, policy: SchedulingPolicyName, profiles: Sequence[str], deadline: float
+    ) -> str:
+        flags = ["--listen", f"unix:{self._directory.path}/s", "--policy", policy, *profiles]
         scheduler = self._spawn("scheduler", "aegaeon_scheduler", flags)
         return self._wait_ready(scheduler, deadline)
 

@@ -94,6 +94,14 @@ def _parser() -> argparse.ArgumentParser:
         help="CSV file of measured step times to begin with, see docs/scheduling.md; may be given "
         "several times",
     )
+    add(
+        "--profile-name",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="MODEL=NAME",
+        help="the rows of MODEL are called NAME; may be given several times",
+    )
     add("--lifeline-fd", type=int, help="stop when the other end of this pipe is closed")
     add("--lifeline-folder", type=Path, help="remove this folder when that was the reason to stop")
     add("--ready-fd", type=int, help="write a JSON line with the address here once serving")
@@ -151,9 +159,17 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
             placement=PlacementPolicy[_member(options.placement)],
             routing=RoutingPolicy[_member(options.routing)],
             profiles=tuple(row for path in options.profile for row in read_profile(path)),
+            profile_names=tuple(options.profile_name),
             stealing_min_batch_gap=options.decode_work_stealing_min_batch_gap,
         ),
     )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    model, _, name = text.rpartition("=")
+    if not model or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not MODEL=NAME")
+    return model, name
 
 
 def _positive(text: str) -> int:

@@ -156,7 +156,6 @@ def test_several_errors_are_reported_together(write_yaml: WriteYaml) -> None:
         ("server: {memory_utilization: 0.9}", "server.memory_utilization"),
         ("server: {tensor_parallel_size: 2}", "server.tensor_parallel_size"),
         ("models: [{name: a, profile: p.json}]", "models[0].profile"),
-        ("devices: [{name: a, profile: p.json}]", "devices[0].profile"),
     ],
 )
 def test_what_cannot_be_acted_on_loads_but_is_refused_at_start(

@@ -34,7 +34,7 @@ class Cluster:
             config.routing,
             config.stealing_min_batch_gap,
             planner(config),
-            Estimates(config.profiles),
+            Estimates(config.profiles, dict(config.profile_names)),
         )
 
     def submit(

@@ -49,3 +49,5 @@ class CoreConfig:
     routing: RoutingPolicy = RoutingPolicy.LEAST_OUTSTANDING
     #: Measured step times to begin with, of any devices and models.
     profiles: tuple[ProfileRow, ...] = ()
+    #: Pairs of a model and the name of its rows in there, if that does not begin the model's own.
+    profile_names: tuple[tuple[str, str], ...] = ()

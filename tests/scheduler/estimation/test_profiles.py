@@ -94,6 +94,19 @@ def test_rows_are_found_by_the_names_of_device_and_model(
     assert (profile.rows[0].model if profile else None) == found
 
 
+def test_rows_under_another_name_are_found_when_that_is_told() -> None:
+    named = Estimator(GPU, shipped(), {"chat": "qwen2_5_7b"})
+    assert named.step_ns("chat", 8, 800) == Estimator(GPU, shipped()).step_ns("qwen2.5-7b", 8, 800)
+    assert named.times("chat").observed > 0
+    assert named.times("other").observed == 0
+
+
+def test_the_daemon_refuses_a_name_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--profile-name", "=rows"])
+    assert "is not MODEL=NAME" in capsys.readouterr().err
+
+
 def test_the_daemon_refuses_a_malformed_profile_by_file_and_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

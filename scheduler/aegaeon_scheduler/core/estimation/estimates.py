@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 
 from aegaeon_scheduler.core.estimation.estimator import Estimator
@@ -13,8 +14,12 @@ from aegaeon_scheduler.core.values import DeviceFacts, ModelFacts
 class Estimates:
     """Engines of the same kind of device learn together; what they learned outlives them."""
 
-    def __init__(self, profiles: Items[ProfileRow] = ()) -> None:
+    def __init__(
+        self, profiles: Items[ProfileRow] = (), names: Mapping[str, str] | None = None
+    ) -> None:
+        """See `Estimator`."""
         self._profiles = profiles
+        self._names = names
         self._estimators: dict[tuple[str, str], Estimator] = {}
         self._facts: dict[str, ModelFacts] = {}
 
@@ -23,7 +28,7 @@ class Estimates:
         kind = device.kind, device.name
         found = self._estimators.get(kind)
         if found is None:
-            found = self._estimators[kind] = Estimator(device, self._profiles)
+            found = self._estimators[kind] = Estimator(device, self._profiles, self._names)
             for model, facts in self._facts.items():
                 found.size_up(model, model_size(facts))
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from math import log
 
@@ -34,7 +35,16 @@ class Estimator:
     is nearest to it in size.
     """
 
-    def __init__(self, device: DeviceFacts, profiles: Items[ProfileRow] = ()) -> None:
+    def __init__(
+        self,
+        device: DeviceFacts,
+        profiles: Items[ProfileRow] = (),
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """``profiles`` seed the times of models; ``names`` are those of their rows in there, where
+        they do not begin a model's own name.
+        """
+        self._names = names or {}
         self._profiles = device_profiles(profiles, device.name)
         self._speed = device_speed(device)
         self._sizes: dict[str, ModelSize] = {}
@@ -134,7 +144,7 @@ class Estimator:
     def _begin(self, model: str) -> ModelTimes:
         size = self._size(model)
         priors = decode_prior(self._speed, size), prefill_prior(self._speed, size)
-        profile = find_profile(self._profiles, model)
+        profile = find_profile(self._profiles, self._names.get(model, model))
         if profile is not None:
             times = ModelTimes(*priors)
             profile.teach(times)
