@@ -24,8 +24,6 @@ from aegaeon_scheduler.core.values import DeviceFacts
 
 #: Prompt tokens of one pass, until a worker shows that it takes more.
 _PASS_TOKENS = 512
-#: A model's times are passed on to unmeasured ones when it has been measured so often.
-_PASSED_ON = (1, 2, 4, 8, 16, 64)
 
 
 class Estimator:
@@ -115,7 +113,8 @@ class Estimator:
             return
         if prefill_tokens > self._pass_tokens and not batch:
             self._pass_tokens = prefill_tokens
-        if times.observed in _PASSED_ON:
+        count = times.observed
+        if count & (count - 1) == 0:  # a power of two: often at first, and ever more rarely
             self._pass_on(model)
 
     def observe_turn(
