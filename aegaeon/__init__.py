@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aegaeon.node_config import NodeConfig
     from aegaeon.request import Request
+    from aegaeon.sampling import SamplingParams
     from aegaeon.service import LLMService
     from aegaeon.step_output import StepOutput
 
-__all__ = ["LLMService", "NodeConfig", "Request", "StepOutput"]
+__all__ = ["LLMService", "NodeConfig", "Request", "SamplingParams", "StepOutput"]
 
 # Resolved on first use: daemons and tools that need only the contract or the error family do not
 # pay for the client.
@@ -19,6 +20,7 @@ _HOMES = {
     "LLMService": "aegaeon.service",
     "NodeConfig": "aegaeon.node_config",
     "Request": "aegaeon.request",
+    "SamplingParams": "aegaeon.sampling",
     "StepOutput": "aegaeon.step_output",
 }
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aegaeon.model_spec import DEFAULT_TPOT_SLO_S, DEFAULT_TTFT_SLO_S, ModelSpec
+from aegaeon.sampling import SamplingParams
 
 
 @dataclass(frozen=True)
 class Request:
-    """Prompt token ids in, up to ``decode_tokens`` token ids out; decoding is greedy.
+    """Prompt token ids in, up to ``decode_tokens`` token ids out.
 
     Apply a chat template before tokenizing chat messages. Checked when it is served: a bad request
     gets an InvalidRequestError in its own place and harms no other.
@@ -43,6 +44,8 @@ class Request:
     #: They decide what goes first; a late token still comes. None means the model's.
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
+    #: How tokens are chosen; None takes the most probable ones.
+    sampling: SamplingParams | None = None
 
     @property
     def objectives_s(self) -> tuple[float, float]:

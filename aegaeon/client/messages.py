@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 
+from aegaeon.client.fields import MAX_UINT32, any_integer, integer, invalid
+from aegaeon.client.sampling import to_sampling
 from aegaeon.errors import ErrorReason, InvalidRequestError
 from aegaeon.model_spec import ModelSpec
 from aegaeon.request import Request
@@ -13,7 +14,6 @@ from aegaeon.rpc.channel import MAX_MESSAGE_BYTES
 from aegaeon.step_output import FinishReason
 from aegaeon.v1 import inference_pb2, model_pb2
 
-_MAX_ID = 2**32 - 1
 _MAX_LABEL_BYTES = 256
 _MAX_PRIORITY = 8
 _MIN_SLO_S = 1e-4
@@ -36,12 +36,12 @@ _FINISH: dict[int, FinishReason] = {
 def to_generate_request(request: Request) -> inference_pb2.GenerateRequest:
     """Check and convert. Raises InvalidRequestError, whose metadata names field and value."""
     if not isinstance(request, Request):
-        raise _invalid("request", request, "expected a Request")
+        raise invalid("request", request, "expected a Request")
     if not isinstance(request.model, ModelSpec | str) or not request.model_name:
-        raise _invalid("model", request.model, "expected a ModelSpec or a model's name")
+        raise invalid("model", request.model, "expected a ModelSpec or a model's name")
     label = str(request.request_id)
     if len(label.encode()) > _MAX_LABEL_BYTES:
-        raise _invalid("request_id", label, f"at most {_MAX_LABEL_BYTES} bytes")
+        raise invalid("request_id", label, f"at most {_MAX_LABEL_BYTES} bytes")
     prompt = _token_ids("prompt_token_ids", request.prompt_token_ids)
     if not prompt:
         raise InvalidRequestError(
@@ -53,14 +53,15 @@ def to_generate_request(request: Request) -> inference_pb2.GenerateRequest:
         model=request.model_name,
         label=label,
         prompt_token_ids=prompt,
-        stop=_stop_conditions(request, 0 if limit is None else _integer("max_model_len", limit, 1)),
+        stop=_stop_conditions(request, 0 if limit is None else integer("max_model_len", limit, 1)),
         priority=_priority(request.priority),
         ttft_slo_ns=slo_ns("ttft_slo_s", request.ttft_slo_s),
         tpot_slo_ns=slo_ns("tpot_slo_s", request.tpot_slo_s),
+        sampling=to_sampling(request.sampling),
     )
     size = message.ByteSize() + _ENVELOPE_BYTES
     if size > MAX_MESSAGE_BYTES:
-        raise _invalid(
+        raise invalid(
             "prompt_token_ids", len(prompt), f"{size} bytes, above the limit of {MAX_MESSAGE_BYTES}"
         )
     return message
@@ -72,9 +73,9 @@ def timeout_ns(request: Request) -> int:
     if seconds is None:
         return 0
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise _invalid("timeout_s", seconds, "expected a number of seconds")
+        raise invalid("timeout_s", seconds, "expected a number of seconds")
     if not math.isfinite(seconds) or seconds <= 0:
-        raise _invalid("timeout_s", seconds, "expected a number above 0, or None")
+        raise invalid("timeout_s", seconds, "expected a number above 0, or None")
     return max(1, int(seconds * 1e9))
 
 
@@ -83,25 +84,25 @@ def slo_ns(field: str, seconds: float | None) -> int:
     if seconds is None:
         return 0
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise _invalid(field, seconds, "expected a number of seconds")
+        raise invalid(field, seconds, "expected a number of seconds")
     if not _MIN_SLO_S <= seconds <= _MAX_SLO_S:
-        raise _invalid(field, seconds, f"expected {_MIN_SLO_S} to {_MAX_SLO_S} seconds, or None")
+        raise invalid(field, seconds, f"expected {_MIN_SLO_S} to {_MAX_SLO_S} seconds, or None")
     return round(seconds * 1e9)
 
 
 def _priority(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _MAX_PRIORITY:
-        raise _invalid(
+        raise invalid(
             "priority", value, f"expected an integer from {-_MAX_PRIORITY} to {_MAX_PRIORITY}"
         )
     return value
 
 
 def _stop_conditions(request: Request, max_model_len: int) -> inference_pb2.StopConditions:
-    new_tokens = _integer("decode_tokens", request.decode_tokens, 1)
-    min_tokens = _integer("min_tokens", request.min_tokens, 0)
+    new_tokens = integer("decode_tokens", request.decode_tokens, 1)
+    min_tokens = integer("min_tokens", request.min_tokens, 0)
     if min_tokens > new_tokens:
-        raise _invalid("min_tokens", min_tokens, f"at most decode_tokens ({new_tokens})")
+        raise invalid("min_tokens", min_tokens, f"at most decode_tokens ({new_tokens})")
     return inference_pb2.StopConditions(
         max_new_tokens=new_tokens,
         min_new_tokens=min_tokens,
@@ -116,40 +117,18 @@ def _token_ids(field: str, values: Sequence[int]) -> list[int]:
     try:
         ids = list(values)
     except TypeError:
-        raise _invalid(field, values, "expected a list of token ids") from None
+        raise invalid(field, values, "expected a list of token ids") from None
     # Two passes over plain integers are far cheaper than a check of each of a million ids.
     if not all(type(token) is int for token in ids):
-        ids = [_integer(f"{field}[{position}]", token, 0) for position, token in enumerate(ids)]
-    if ids and (min(ids) < 0 or max(ids) > _MAX_ID):
-        wrong = next(i for i, token in enumerate(ids) if not 0 <= token <= _MAX_ID)
+        ids = [any_integer(f"{field}[{position}]", token) for position, token in enumerate(ids)]
+    if ids and (min(ids) < 0 or max(ids) > MAX_UINT32):
+        wrong = next(i for i, token in enumerate(ids) if not 0 <= token <= MAX_UINT32)
         raise InvalidRequestError(
             f"{field}[{wrong}]: token id {ids[wrong]} is outside any vocabulary",
             reason=ErrorReason.TOKEN_OUT_OF_VOCABULARY,
             metadata={"token_id": ids[wrong]},
         )
     return ids
-
-
-def _integer(field: str, value: object, least: int) -> int:
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise _invalid(field, value, f"expected an integer, got {type(value).__name__}")
-    if field.endswith("]"):  # a token id: its range is checked with all others
-        return number
-    if not least <= number <= _MAX_ID:
-        raise _invalid(field, value, f"expected {least} to {_MAX_ID}")
-    return number
-
-
-def _invalid(field: str, value: object, problem: str) -> InvalidRequestError:
-    text = repr(value)
-    text = text if len(text) <= 80 else text[:77] + "..."
-    return InvalidRequestError(
-        f"{field} = {text}: {problem}", metadata={"field": field, "value": text}
-    )
 
 
 def finish_reason(number: int) -> FinishReason | None:

@@ -60,20 +60,22 @@ class AddSequences(_message.Message):
     def __init__(self, sequences: _Optional[_Iterable[_Union[SequenceSpec, _Mapping]]] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("handle", "model", "prompt_token_ids", "generated_token_ids", "stop", "kv")
+    __slots__ = ("handle", "model", "prompt_token_ids", "generated_token_ids", "stop", "kv", "sampling")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     GENERATED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     KV_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
     handle: int
     model: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     generated_token_ids: _containers.RepeatedScalarFieldContainer[int]
     stop: _inference_pb2.StopConditions
     kv: KvPlace
-    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ...) -> None: ...
+    sampling: _inference_pb2.SamplingParameters
+    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParameters, _Mapping]] = ...) -> None: ...
 
 class KvPlace(_message.Message):
     __slots__ = ("num_tokens", "block_bytes", "runs")

@@ -13,7 +13,7 @@ import grpc
 import psutil
 import pytest
 
-from aegaeon import LLMService, StepOutput
+from aegaeon import LLMService, SamplingParams, StepOutput
 from aegaeon.errors import AegaeonError
 from aegaeon.model_spec import ModelSpec
 from aegaeon.v1 import cluster_pb2, worker_pb2, worker_pb2_grpc
@@ -25,6 +25,7 @@ NEW_TOKENS = 400
 CHECKED_TOKENS = 16
 #: More than what routing leaves on one engine for the sake of the weights that are there.
 PROMPTS = prompts(9)
+SAMPLED = SamplingParams(temperature=1.0, top_p=0.99, frequency_penalty=0.1, seed=77)
 #: A hung worker is noticed in this time, from the scheduler's defaults.
 HUNG_S = 5.0
 
@@ -46,11 +47,13 @@ def pair(models: list[ModelSpec], shm_dir: Path) -> Iterator[LLMService]:
 
 @pytest.fixture(scope="module")
 def expected(pair: LLMService, models: list[ModelSpec]) -> list[list[int]]:
-    """Undisturbed tokens of all requests; the beginnings are checked against `transformers`."""
+    """Undisturbed tokens of all requests; the beginnings of those that are greedy are checked
+    against `transformers`."""
     with load(pair, models) as running:
         undisturbed = [tokens_of(output) for output in running.result()]
     wanted = [row for spec in models for row in expected_tokens(spec, PROMPTS, CHECKED_TOKENS)]
-    assert [row[:CHECKED_TOKENS] for row in undisturbed] == wanted
+    equal = [row[:CHECKED_TOKENS] == some for row, some in zip(undisturbed, wanted, strict=True)]
+    assert equal == [not number % 2 for _ in models for number in range(len(PROMPTS))]
     return undisturbed
 
 
@@ -78,8 +81,12 @@ def pid_of(service: LLMService, index: int) -> int:
 
 @contextmanager
 def load(service: LLMService, models: list[ModelSpec]) -> Iterator[Future[Outputs]]:
-    """Requests for both models, under way on both engines."""
-    requests = [ask(spec, prompt, NEW_TOKENS) for spec in models for prompt in PROMPTS]
+    """Requests for both models, under way on both engines; every other one is sampled."""
+    requests = [
+        ask(spec, prompt, NEW_TOKENS, sampling=SAMPLED if number % 2 else None)
+        for spec in models
+        for number, prompt in enumerate(PROMPTS)
+    ]
     with ThreadPoolExecutor(1) as thread:
         service.reset()
         running = thread.submit(service.serve, requests)
@@ -104,7 +111,7 @@ def test_a_killed_worker_is_not_seen_and_its_successor_is_used(
 ) -> None:
     killed = pid_of(pair, 0)
     command = restart_command(killed)
-    stream = pair.stream(ask(models[0], PROMPTS[1], NEW_TOKENS))
+    stream = pair.stream(ask(models[0], PROMPTS[1], NEW_TOKENS, sampling=SAMPLED))
     streamed = [next(stream).new_token_id for _ in range(5)]
     with load(pair, models) as running:
         psutil.Process(killed).kill()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from aegaeon.errors import (
-    AegaeonError,
     ErrorReason,
     InvalidRequestError,
     NotFoundError,
     ResourceExhaustedError,
     UnavailableError,
 )
+from aegaeon_scheduler.core.refusals import check_vocabulary, invalid_field
 from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.routing import route_of
+from aegaeon_scheduler.core.sampling import check_sampling
 from aegaeon_scheduler.core.state import Model, State
 from aegaeon_scheduler.core.values import (
     MAX_PRIORITY,
@@ -48,14 +48,16 @@ class Admission:
 def admit(state: State, request: GenerationRequest) -> Admission:
     """Check a request against its model and the limits; raises the named error that refuses it."""
     if len(request.label.encode()) > MAX_LABEL_BYTES:
-        raise _field("label", f"{len(request.label.encode())} bytes", "at most 256 bytes")
+        raise invalid_field("label", f"{len(request.label.encode())} bytes", "at most 256 bytes")
     if not MIN_PRIORITY <= request.priority <= MAX_PRIORITY:
-        raise _field("priority", request.priority, f"{MIN_PRIORITY} to {MAX_PRIORITY}")
+        raise invalid_field("priority", request.priority, f"{MIN_PRIORITY} to {MAX_PRIORITY}")
     check_objective("ttft_slo_ns", request.ttft_slo_ns)
     check_objective("tpot_slo_ns", request.tpot_slo_ns)
     model, facts, largest = _ready_model(state, request.model)
     stop = _resolve(request.stop, facts)
     _check_prompt(request, stop, facts)
+    if request.sampling is not None:
+        check_sampling(request.sampling, facts.vocab_size)
     tokens = min(len(request.prompt) + stop.max_new_tokens, stop.max_model_len)
     pool_bytes = _check_memory(request.model, facts, tokens, largest)
     _check_limits(state, model, tokens)
@@ -68,7 +70,7 @@ def admit(state: State, request: GenerationRequest) -> Admission:
 def check_objective(field: str, value_ns: int) -> None:
     """Raise the error that names an objective out of its bounds."""
     if value_ns and not MIN_SLO_NS <= value_ns <= MAX_SLO_NS:
-        raise _field(field, value_ns, f"0, or {MIN_SLO_NS} to {MAX_SLO_NS} ns")
+        raise invalid_field(field, value_ns, f"0, or {MIN_SLO_NS} to {MAX_SLO_NS} ns")
 
 
 def _objectives(state: State, model: Model, request: GenerationRequest) -> Slo:
@@ -125,21 +127,21 @@ def _ready_model(state: State, name: str) -> tuple[Model, ModelFacts, DeviceFact
 
 def _resolve(stop: RequestedStop, facts: ModelFacts) -> StopConditions:
     if stop.max_new_tokens < 1:
-        raise _field("stop.max_new_tokens", stop.max_new_tokens, "at least 1")
+        raise invalid_field("stop.max_new_tokens", stop.max_new_tokens, "at least 1")
     if not 0 <= stop.min_new_tokens <= stop.max_new_tokens:
-        raise _field(
+        raise invalid_field(
             "stop.min_new_tokens",
             stop.min_new_tokens,
             f"between 0 and max_new_tokens ({stop.max_new_tokens})",
         )
     if stop.max_model_len > facts.max_model_len:
-        raise _field(
+        raise invalid_field(
             "stop.max_model_len",
             stop.max_model_len,
             f"at most the model's context of {facts.max_model_len} tokens",
         )
     for ids, where in ((stop.eos_token_ids, "eos_token_ids"), (stop.stop_token_ids, "stop ids")):
-        _check_vocabulary(ids, facts, where)
+        check_vocabulary(ids, facts.vocab_size, where)
     eos = stop.eos_token_ids or facts.eos_token_ids
     return StopConditions(
         max_new_tokens=stop.max_new_tokens,
@@ -168,26 +170,13 @@ def _check_prompt(request: GenerationRequest, stop: StopConditions, facts: Model
             metadata={"prompt_tokens": total, "max_model_len": stop.max_model_len},
         )
     if len(request.generated) > stop.max_new_tokens:
-        raise _field(
+        raise invalid_field(
             "generated_token_ids",
             f"{len(request.generated)} tokens",
             f"at most max_new_tokens ({stop.max_new_tokens})",
         )
-    _check_vocabulary(request.prompt, facts, "prompt_token_ids")
-    _check_vocabulary(request.generated, facts, "generated_token_ids")
-
-
-def _check_vocabulary(ids: Tokens[int], facts: ModelFacts, where: str) -> None:
-    if not ids:
-        return
-    highest = max(ids)
-    if highest >= facts.vocab_size:
-        raise InvalidRequestError(
-            f"{where}: token id {highest} is outside the vocabulary of {facts.vocab_size} tokens; "
-            "check that the tokenizer belongs to the model",
-            reason=ErrorReason.TOKEN_OUT_OF_VOCABULARY,
-            metadata={"token_id": highest, "vocab_size": facts.vocab_size},
-        )
+    check_vocabulary(request.prompt, facts.vocab_size, "prompt_token_ids")
+    check_vocabulary(request.generated, facts.vocab_size, "generated_token_ids")
 
 
 def _check_memory(name: str, facts: ModelFacts, tokens: int, device: DeviceFacts) -> int:
@@ -216,9 +205,3 @@ def _check_limits(state: State, model: Model, tokens: int) -> None:
                 "try again later",
                 metadata={"limit": name, "value": limit},
             )
-
-
-def _field(name: str, value: object, rule: str) -> AegaeonError:
-    return InvalidRequestError(
-        f"{name} is {value}; it must be {rule}", metadata={"field": name, "value": value}
-    )

@@ -9,6 +9,7 @@ from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.notices import Notice
 from aegaeon_scheduler.core.replica import ReplicaState
+from aegaeon_scheduler.core.sampling import SamplingParameters
 from aegaeon_scheduler.core.values import KvPlace, ModelSpec, StopConditions, TurnStage
 
 
@@ -39,6 +40,7 @@ class AddSequence:
     generated: tuple[int, ...]
     stop: StopConditions
     kv: KvPlace | None = None
+    sampling: SamplingParameters | None = None
 
 
 @dataclass(frozen=True, slots=True)

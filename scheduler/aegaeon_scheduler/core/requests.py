@@ -55,6 +55,7 @@ def submit(state: State, request: GenerationRequest, backlog: Backlog, now_ns: i
         priority=request.priority,
         backlog=backlog,
         stream_id=request.stream_id,
+        sampling=request.sampling,
     )
     state.sequences[sequence.sequence_id] = sequence
     admission.model.requests += 1
@@ -121,6 +122,7 @@ def _assign(
             tuple(sequence.generated),
             sequence.stop,
             None if sequence.source is None else sequence.source.place,
+            sequence.sampling,
         )
     )
     _publish(state, sequence, change)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.backlog import Backlog
+from aegaeon_scheduler.core.sampling import SamplingParameters
 from aegaeon_scheduler.core.values import MIN_PRIORITY, FinishReason, KvPlace, Slo, StopConditions
 
 
@@ -50,6 +51,8 @@ class Sequence:
     backlog: Backlog
     #: The reader's own number for it.
     stream_id: int = 0
+    #: None takes the most probable token.
+    sampling: SamplingParameters | None = None
     #: Higher goes first; one more doubles the weight of lateness.
     priority: int = 0
 

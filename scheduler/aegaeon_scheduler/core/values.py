@@ -6,6 +6,8 @@ import enum
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
+from aegaeon_scheduler.core.sampling import SamplingParameters
+
 #: Bounds of a request's priority.
 MIN_PRIORITY = -8
 MAX_PRIORITY = 8
@@ -148,6 +150,8 @@ class GenerationRequest:
     tpot_slo_ns: int = 0
     #: The reader's own number for it; means nothing to the core.
     stream_id: int = 0
+    #: None takes the most probable token.
+    sampling: SamplingParameters | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from aegaeon_scheduler.core.values import (
     WorkerMemory,
 )
 from aegaeon_scheduler.service.kv_place import kv_place, kv_place_message
+from aegaeon_scheduler.service.sampling import sampling_message, sampling_parameters
 
 
 def generation_request(
@@ -51,6 +52,7 @@ def generation_request(
         ttft_slo_ns=message.ttft_slo_ns,
         tpot_slo_ns=message.tpot_slo_ns,
         stream_id=stream_id,
+        sampling=sampling_parameters(message),
     )
 
 
@@ -276,6 +278,7 @@ def _sequence_spec(command: commands.AddSequence) -> worker_pb2.SequenceSpec:
         generated_token_ids=command.generated,
         stop=_stop_message(command.stop),
         kv=None if command.kv is None else kv_place_message(command.kv),
+        sampling=None if command.sampling is None else sampling_message(command.sampling),
     )
 
 

@@ -18,6 +18,7 @@ from aegaeon_worker.engine.events import FinishReason
 from aegaeon_worker.engine.model_spec import ModelSpec
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.place import KvPlace
+from aegaeon_worker.sampling.parameters import SamplingParameters
 
 E = TypeVar("E")
 _TIMEOUT_S = 100.0
@@ -134,6 +135,7 @@ class EngineHarness:
         stop_ids: Iterable[int] = (),
         max_model_len: int = 1 << 20,
         kv: KvPlace | None = None,
+        sampling: SamplingParameters | None = None,
     ) -> int:
         """Make a sequence known; returns its handle."""
         handle = next(self._handles)
@@ -141,7 +143,9 @@ class EngineHarness:
         stop = commands.StopConditions(
             max_new_tokens, min_new_tokens, frozenset(stop_ids), max_model_len
         )
-        spec = commands.SequenceSpec(handle, model, list(prompt), list(generated), stop, kv)
+        spec = commands.SequenceSpec(
+            handle, model, list(prompt), list(generated), stop, kv, sampling
+        )
         self.send(commands.AddSequences([spec]))
         return handle
 

@@ -19,6 +19,9 @@ def refusal(spec: SequenceSpec, model: InstalledModel | None) -> AegaeonError | 
         )
     if max(spec.stop.stop_ids, default=0) >= facts.vocab_size:
         return EngineError(f"sequence {spec.handle}: stop ids not below {facts.vocab_size}")
+    bias = spec.sampling.logit_bias if spec.sampling is not None else ()
+    if any(token >= facts.vocab_size for token, _ in bias):
+        return EngineError(f"sequence {spec.handle}: biased ids not below {facts.vocab_size}")
     if len(tokens) >= min(spec.stop.max_model_len, facts.max_model_len):
         return EngineError(f"sequence {spec.handle}: {len(tokens)} tokens fill the context")
     if spec.kv is not None and spec.kv.num_tokens >= len(tokens):

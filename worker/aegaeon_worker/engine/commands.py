@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from aegaeon_worker.engine.model_spec import ModelSpec
 from aegaeon_worker.kv.place import KvPlace
+from aegaeon_worker.sampling.parameters import SamplingParameters
 
 if TYPE_CHECKING:
     from aegaeon_worker.engine.events import Event
@@ -32,7 +33,8 @@ class StopConditions:
 class SequenceSpec:
     """A sequence to run: ``tokens`` are the prompt and what was generated elsewhere.
 
-    ``kv`` is where another worker of the node left the KV of the first of them.
+    ``kv`` is where another worker of the node left the KV of the first of them. Without
+    ``sampling`` the best token is taken.
     """
 
     handle: int
@@ -41,6 +43,7 @@ class SequenceSpec:
     generated: list[int]
     stop: StopConditions
     kv: KvPlace | None = None
+    sampling: SamplingParameters | None = None
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,87 @@
-"""From logits to tokens."""
+"""From logits to the next token of every sequence of a step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 
 import torch
 
+from aegaeon.errors import EngineError
 from aegaeon_worker.engine.sequence import Sequence
+from aegaeon_worker.sampling.adjustments import add_bias, penalize
+from aegaeon_worker.sampling.draw import draw
+from aegaeon_worker.sampling.filters import kept_weights
+from aegaeon_worker.sampling.parameters import SamplingParameters
+from aegaeon_worker.sampling.randomness import uniforms
 
 
 @torch.inference_mode()
-def sample_greedy(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[int]:
-    """The most probable token per row of ``logits`` [R, vocab]; the lowest id among equals.
+def choose_tokens(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[int | EngineError]:
+    """The next token per row of float32 ``logits`` [R, vocab], or why that row has none.
 
-    Tokens that would end a sequence before its minimum are excluded. ``logits`` is consumed.
+    Greedy rows get the most probable token, the lowest id among equals. Tokens that would end a
+    sequence before its minimum are excluded. ``logits`` is consumed.
     """
+    sampling = [
+        (row, sequence.sampling)
+        for row, sequence in enumerate(sequences)
+        if sequence.sampling is not None
+    ]
     for row, sequence in enumerate(sequences):
         if not sequence.may_stop and sequence.stop.stop_ids:
             logits[row, list(sequence.stop.stop_ids)] = -torch.inf
-    tokens: list[int] = logits.argmax(dim=-1).tolist()
-    return tokens
+    if sampling:
+        _adjust(logits, sequences, sampling)
+    tokens = logits.argmax(dim=-1)
+    best = logits.gather(1, tokens[:, None]).squeeze(1)
+    drawn = [(row, parameters) for row, parameters in sampling if not parameters.is_greedy]
+    if drawn:
+        rows = torch.tensor([row for row, _ in drawn], device=logits.device)
+        tokens[rows] = _draw(logits, best, rows, sequences, drawn)
+    # Ids are exact in float64, and one copy to the host is cheaper than two.
+    found = torch.stack((tokens.to(torch.float64), best.to(torch.float64)), dim=1).tolist()
+    return [int(token) if math.isfinite(value) else _no_token(value) for token, value in found]
+
+
+def _adjust(
+    logits: torch.Tensor,
+    sequences: Seq[Sequence],
+    sampling: Seq[tuple[int, SamplingParameters]],
+) -> None:
+    if biased := [entry for entry in sampling if entry[1].logit_bias]:
+        add_bias(logits, biased)
+    if penalized := [
+        (row, parameters, sequences[row].token_counts())
+        for row, parameters in sampling
+        if parameters.penalizes
+    ]:
+        penalize(logits, penalized)
+
+
+def _draw(
+    logits: torch.Tensor,
+    best: torch.Tensor,
+    rows: torch.Tensor,
+    sequences: Seq[Sequence],
+    drawn: Seq[tuple[int, SamplingParameters]],
+) -> torch.Tensor:
+    """Tokens of ``rows``. ``logits`` is consumed where all rows are drawn."""
+    device = logits.device
+    temperature = torch.tensor([p.temperature for _, p in drawn], dtype=torch.float32)
+    scores = logits if len(drawn) == logits.shape[0] else logits[rows]
+    # The highest first: a low temperature may then reach -inf, but never inf.
+    scores.sub_(best[rows][:, None]).div_(temperature.to(device)[:, None])
+    weights = kept_weights(scores, [parameters for _, parameters in drawn])
+    seeds = torch.tensor([parameters.seed for _, parameters in drawn])
+    positions = torch.tensor([len(sequences[row].tokens) for row, _ in drawn])
+    return draw(weights, uniforms(seeds, positions).to(device))
+
+
+def _no_token(best: float) -> EngineError:
+    if best == -math.inf:
+        return EngineError("no token is left to choose: every logit is -inf")
+    return EngineError(
+        f"the model's logits are not finite numbers (the highest is {best}); its weights or the "
+        "numeric type that it is served in may be at fault"
+    )

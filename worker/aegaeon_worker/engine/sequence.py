@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aegaeon_worker.engine.commands import SequenceSpec
 from aegaeon_worker.engine.events import FinishReason
+from aegaeon_worker.sampling.token_counts import TokenCounts
 
 
 class Sequence:
@@ -14,15 +15,20 @@ class Sequence:
     prefilled again, tokens produced so far included, so its output cannot change.
     """
 
-    __slots__ = ("handle", "model", "num_computed", "num_prompt", "stop", "tokens")
+    __slots__ = (
+        "_counts", "handle", "model", "num_computed", "num_prompt", "sampling", "stop", "tokens",
+    )  # fmt: skip
 
     def __init__(self, spec: SequenceSpec) -> None:
         self.handle = spec.handle
         self.model = spec.model
         self.stop = spec.stop
+        #: None takes the best token.
+        self.sampling = spec.sampling
         self.num_prompt = len(spec.prompt)
         self.tokens = spec.prompt + spec.generated
         self.num_computed = 0
+        self._counts: TokenCounts | None = None
 
     @property
     def num_generated(self) -> int:
@@ -38,6 +44,14 @@ class Sequence:
     def may_stop(self) -> bool:
         """The next token may be one that ends the sequence: the minimum has been reached."""
         return self.num_generated >= self.stop.min_new_tokens
+
+    def token_counts(self) -> TokenCounts:
+        """Tokens so far, as penalties count them; those of the prompt only if one needs them."""
+        if self._counts is None:
+            whole = self.sampling is not None and self.sampling.repetition_penalty != 1.0
+            self._counts = TokenCounts(self.tokens[: self.num_prompt] if whole else ())
+        self._counts.update(self.tokens, self.num_prompt)
+        return self._counts
 
     def append(self, token_id: int) -> FinishReason:
         """Take the next token and say whether the sequence ends with it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from aegaeon.errors import EngineError
 from aegaeon_worker.engine.events import FinishReason, SequenceFailed, StepBatch
 from aegaeon_worker.engine.model_table import InstalledModel
-from aegaeon_worker.engine.sampler import sample_greedy
+from aegaeon_worker.engine.sampler import choose_tokens
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.step_plan import Chunk, StepLimits, build_input, plan_step
 from aegaeon_worker.kv.errors import PoolTooSmall
@@ -85,15 +85,19 @@ class TurnRunner:
             self._isolate(chunks, error, result)
             return
         for chunk, token in zip(chunks, tokens, strict=True):
-            self._record(chunk, token, result.batch)
+            if isinstance(token, EngineError):
+                result.failed.append(SequenceFailed(chunk.sequence.handle, token))
+            else:
+                self._record(chunk, token, result.batch)
 
-    def _forward(self, chunks: Seq[Chunk]) -> list[int | None]:
-        """Next token of every chunk that reaches its sequence's end, None for the others."""
+    def _forward(self, chunks: Seq[Chunk]) -> list[int | EngineError | None]:
+        """Next token of every chunk that reaches its sequence's end, or why there is none; None
+        for the others."""
         tables = [self._memory.block_table(chunk.sequence.handle) for chunk in chunks]
         step = build_input(chunks, tables, self._model.memory.kv.tensor)
         logits = self._model.served.forward(step)
         complete = [chunk.sequence for chunk in chunks if chunk.completes]
-        tokens = iter(sample_greedy(logits, complete))
+        tokens = iter(choose_tokens(logits, complete))
         return [next(tokens) if chunk.completes else None for chunk in chunks]
 
     def _isolate(self, chunks: Seq[Chunk], error: Exception, result: StepResult) -> None:

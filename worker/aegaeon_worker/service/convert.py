@@ -14,6 +14,7 @@ from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.place import BlockRun, KvPlace
+from aegaeon_worker.sampling.parameters import SamplingParameters
 
 ROLES = {
     "simple": cluster_pb2.ENGINE_ROLE_SIMPLE,
@@ -97,6 +98,20 @@ def _stop_from_pb(stop: inference_pb2.StopConditions) -> commands.StopConditions
     )
 
 
+def _sampling_from_pb(sampling: inference_pb2.SamplingParameters) -> SamplingParameters:
+    return SamplingParameters(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        logit_bias=tuple(sampling.logit_bias.items()),
+        seed=sampling.seed,
+    )
+
+
 def _place_from_pb(place: worker_pb2.KvPlace) -> KvPlace:
     runs = (
         BlockRun(run.slab, run.slab_generation, run.first_block, run.num_blocks)
@@ -128,6 +143,7 @@ def _sequence_from_pb(spec: worker_pb2.SequenceSpec) -> commands.SequenceSpec:
         generated=list(spec.generated_token_ids),
         stop=_stop_from_pb(spec.stop),
         kv=_place_from_pb(spec.kv) if spec.kv.num_tokens else None,
+        sampling=_sampling_from_pb(spec.sampling) if spec.HasField("sampling") else None,
     )
 
 

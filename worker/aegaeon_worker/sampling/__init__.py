@@ -1,0 +1,1 @@
+"""From logits to tokens: torch operations over whole batches, on any device."""
