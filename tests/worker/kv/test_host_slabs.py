@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import subprocess
@@ -146,6 +147,45 @@ def test_what_is_published_is_told_from_what_was_there_before(slabs: HostSlabs) 
     assert not slabs.holds(place, 7)
     assert slabs.holds(replace(place, runs=(second,)), 7)
     slabs.give_back([keep, *blocks])
+
+
+_BUSY_WORKER = f"""
+import sys
+from pathlib import Path
+from aegaeon_worker.kv.host_slabs import HostSlabs
+slabs = HostSlabs(Path(sys.argv[1]), 1, {SLAB << 11})
+slabs.take({SLAB << 8}, 1)
+for number in range(300):
+    blocks = slabs.take({SLAB << 8}, 4)
+    slabs.view(blocks[0], 4, {SLAB << 8}).fill_(number % 251)
+    [run] = slabs.publish(blocks, 7)
+    print(run.generation, run.first_block, number % 251, flush=True)
+    if number < 299:
+        slabs.give_back(blocks)
+sys.stdin.read()
+"""
+
+
+def test_bytes_that_change_under_a_reader_are_never_taken_for_what_was_published(
+    tmp_path: Path,
+) -> None:
+    code = [sys.executable, "-c", _BUSY_WORKER, str(tmp_path)]
+    with subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        lines = itertools.islice(worker.stdout, 300)
+        first = next(lines)  # the file is there
+        slabs = HostSlabs(tmp_path, 1, SLAB << 11)
+        taken = 0
+        for line in itertools.chain([first], lines):
+            generation, first_block, value = (int(word) for word in line.split())
+            place = KvPlace(64, SLAB << 8, (BlockRun(0, generation, first_block, 4),))
+            if slabs.holds(place, 7):
+                copy = slabs.view(HostBlock(0, first_block), 4, SLAB << 8).clone()
+                if slabs.holds(place, 7):
+                    assert copy.unique().tolist() == [value]
+                    taken += 1
+        assert taken > 0, "the last one stays"
+        slabs.close()
 
 
 def test_workers_with_other_settings_are_refused(slabs: HostSlabs, tmp_path: Path) -> None:
