@@ -10,7 +10,7 @@ from aegaeon.model_spec import DTypeName
 
 PlacementPolicyName = Literal["least-loaded", "round-robin"]
 RoutingPolicyName = Literal["least-outstanding", "round-robin"]
-SchedulingPolicyName = Literal["deadline", "round-robin", "published"]
+SchedulingPolicyName = Literal["deadline", "round-robin", "published", "request-level"]
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]

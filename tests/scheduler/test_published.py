@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+from aegaeon.config.schema import SchedulingPolicyName
 from aegaeon_scheduler.core import commands
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.decode_rounds import MAX_QUOTA_NS
@@ -153,3 +156,7 @@ def test_an_engine_for_both_stages_gives_prompts_their_first_token_first() -> No
     world.settle()
     assert all(s.finish is FinishReason.LENGTH for s in [first, *later])
     assert all(turn.stage is TurnStage.WHOLE for turn in turns_of(world, simple))
+
+
+def test_clients_know_every_policy_by_its_name() -> None:
+    assert list(get_args(SchedulingPolicyName)) == [policy.value for policy in SchedulingPolicy]
