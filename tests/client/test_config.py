@@ -13,6 +13,8 @@ from aegaeon.config.unsupported import refuse_unsupported
 from aegaeon.model_registry import get_registry
 from aegaeon.models import ModelSpec, set_model_registry
 
+ROOT = Path(__file__).parents[2]
+
 WriteYaml = Callable[[str], Path]
 
 FULL = """\
@@ -172,3 +174,9 @@ def test_a_spec_without_files_says_what_to_do(tmp_path: Path) -> None:
         ModelSpec("a", str(tmp_path / "nothing")).path()
     with pytest.raises(ConfigError, match="hf download nobody/nothing"):
         ModelSpec("nobody/nothing").path()
+
+
+def test_the_documented_file_with_dedicated_engines_means_what_it_says() -> None:
+    [node], server = cluster_config(ROOT / "docs/en/examples/dedicated.yaml")
+    assert node.engine_roles == ("prefill", "decode", "decode")
+    assert (server.scheduling_policy, server.decode_work_stealing) == ("published", True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -102,7 +103,7 @@ async def start() -> AsyncIterator[Start]:
     """Starts schedulers with the given core settings."""
     started: list[Harness] = []
 
-    async def run(lease_ttl_ns: int = 10_000_000_000, **core: int) -> Harness:
+    async def run(lease_ttl_ns: int = 10_000_000_000, **core: Any) -> Harness:
         config = DaemonConfig(
             listen="127.0.0.1:0",
             lease_ttl_ns=lease_ttl_ns,

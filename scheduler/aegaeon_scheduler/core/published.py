@@ -125,6 +125,8 @@ class PublishedPlanner:
                 return False
             batch, quota_ns = found
             reason = f"next in a round of {len(work.rounds.batches)} batches"
+            if not quota_ns:
+                reason = "only batch"
             prefetch = work.rounds.following(engine)
         members = _draw(engine, batch, engine.identity.max_batch_sequences)
         batch.turn = self._writer.queue(
