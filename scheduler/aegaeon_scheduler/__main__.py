@@ -14,7 +14,7 @@ from aegaeon.rpc.notify import keep_watchdog, notify
 from aegaeon_scheduler.config import DaemonConfig
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.policies import SchedulingPolicy
-from aegaeon_scheduler.core.values import PlacementPolicy, RoutingPolicy
+from aegaeon_scheduler.core.values import AdmissionPolicy, PlacementPolicy, RoutingPolicy
 from aegaeon_scheduler.profile_file import read_profile
 from aegaeon_scheduler.service.server import SchedulerServer
 
@@ -102,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODEL=NAME",
         help="the rows of MODEL are called NAME; may be given several times",
     )
+    add(
+        "--admission",
+        choices=[policy.value for policy in AdmissionPolicy],
+        default=core.admission.value,
+        help="slo: also refuse what would miss objectives, or make others miss theirs",
+    )
     add("--lifeline-fd", type=int, help="stop when the other end of this pipe is closed")
     add("--lifeline-folder", type=Path, help="remove this folder when that was the reason to stop")
     add("--ready-fd", type=int, help="write a JSON line with the address here once serving")
@@ -152,6 +158,7 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
             reader_backlog_tokens=options.reader_backlog_tokens,
             recovery_timeout_ns=options.recovery_timeout_ms * _MS,
             policy=SchedulingPolicy(options.policy),
+            admission=AdmissionPolicy(options.admission),
             ttft_slo_ns=options.ttft_slo_ms * _MS,
             tpot_slo_ns=options.tpot_slo_ms * _MS,
             max_quota_ns=options.max_quota_ms * _MS,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.deadline import DeadlineTurns
 from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.values import MAX_PRIORITY, MIN_PRIORITY
 from tests.scheduler.fake_cluster import FakeClusterDriver, request
 from tests.scheduler.fake_worker import MS, FakeWorker
 
@@ -40,9 +45,9 @@ def order(world: FakeClusterDriver, worker: FakeWorker) -> list[str]:
     return turns.plan(engine, world.now_ns).order
 
 
-def shrink(engine: Engine) -> None:
+def shrink(engine: Engine, pool_bytes: int = 400) -> None:
     """Leave room for one model, with two sequences of 1,901 tokens: 100 + 2 * 119 bytes."""
-    device = replace(engine.identity.device, pool_bytes=400)
+    device = replace(engine.identity.device, pool_bytes=pool_bytes)
     engine.identity = replace(engine.identity, device=device)
 
 
@@ -110,16 +115,28 @@ def test_a_model_that_has_waited_long_goes_first_whatever_it_would_lose() -> Non
     assert order(world, worker)[0] == "c"
 
 
-def test_every_model_runs_within_the_bound_on_an_overloaded_engine() -> None:
+@settings(max_examples=15, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 6), min_size=2, max_size=8),
+    pool_bytes=st.sampled_from([400, 3_000, 10_000]),
+    ttft_ns=st.sampled_from([SECOND // 10, 2 * SECOND, 60 * SECOND]),
+    priorities=st.randoms(use_true_random=False),
+)
+def test_no_model_waits_past_the_bound_whatever_fits_and_whatever_is_due(
+    counts: list[int], pool_bytes: int, ttft_ns: int, priorities: random.Random
+) -> None:
     config = CoreConfig(max_quota_ns=200 * MS, max_wait_ns=2 * SECOND)
-    models = "abcdefgh"
+    models = "abcdefgh"[: len(counts)]
     world, (worker,) = serving(*models, config=config)
-    for index, model in enumerate(models):
-        submit(world, model, 1 + 3 * (index % 3))
+    shrink(world.cluster.state.engines[worker.epoch], pool_bytes)
+    for model, count in zip(models, counts, strict=True):
+        for _ in range(count):
+            priority = priorities.randint(MIN_PRIORITY, MAX_PRIORITY)
+            world.submit(request(model, count=MANY, priority=priority, ttft_slo_ns=ttft_ns))
     last = dict.fromkeys(models, world.now_ns)
     # Once its wait is over, only those that have waited even longer go before it.
     bound = config.max_wait_ns + (len(models) + 2) * (config.max_quota_ns + 40 * MS)
-    for _ in range(3_000):
+    for _ in range(1_000):
         while worker.inbox:
             worker.take()
         running = worker.turns[0].model if worker.turns else ""

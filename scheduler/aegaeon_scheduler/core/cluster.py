@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core import events, hand_off, lifecycle, requests, stealing, steps, workers
+from aegaeon_scheduler.core import (
+    events,
+    hand_off,
+    intake,
+    lifecycle,
+    requests,
+    stealing,
+    steps,
+    workers,
+)
 from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.commands import Command
 from aegaeon_scheduler.core.config import CoreConfig
@@ -42,7 +51,7 @@ class Cluster:
     ) -> tuple[Sequence, list[Command]]:
         """Accept a request whose tokens go to ``backlog``; raises the `AegaeonError` that refuses
         it."""
-        sequence = requests.submit(self.state, request, backlog, now_ns)
+        sequence = intake.submit(self.state, request, backlog, now_ns)
         return sequence, self._settle(now_ns)
 
     def handle(self, event: events.Event, now_ns: int) -> list[Command]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aegaeon_scheduler.core.estimation.profile_row import ProfileRow
 from aegaeon_scheduler.core.policies import SchedulingPolicy
-from aegaeon_scheduler.core.values import PlacementPolicy, RoutingPolicy
+from aegaeon_scheduler.core.values import AdmissionPolicy, PlacementPolicy, RoutingPolicy
 
 _SECOND = 1_000_000_000
 
@@ -29,6 +29,9 @@ class CoreConfig:
     recovery_timeout_ns: int = 30 * _SECOND
     #: Plans turns and chooses engines.
     policy: SchedulingPolicy = SchedulingPolicy.DEADLINE
+    #: Refuses requests at the queue limits alone, or also those whose objectives, or others', could
+    #: not be kept.
+    admission: AdmissionPolicy = AdmissionPolicy.LIMITS
     #: Target time to the first token, in ns; enters the deadlines of tokens.
     ttft_slo_ns: int = 10 * _SECOND
     #: Target time per output token, in ns; enters the deadlines of tokens and quotas.

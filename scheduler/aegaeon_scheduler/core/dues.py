@@ -17,8 +17,14 @@ class Dues:
     They stay as they are for as long as the sequences wait, since none gets a token.
     """
 
-    #: The highest of them.
+    #: Highest priority.
     priority: int
+    #: When the last permitted token of all is due.
+    end_ns: int
+    #: Shortest time per token that one asks for.
+    tpot_ns: int
+    #: Tokens of prompts whose sequences have got none yet.
+    prompt_tokens: int
     _times: list[int]
     #: Sums of the first weights, and of the first weight * time products.
     _weights: list[int]
@@ -27,11 +33,17 @@ class Dues:
     @classmethod
     def of(cls, sequences: Iterable[Sequence]) -> Dues:
         """Of at least one sequence."""
-        found = sorted([(s.due_ns, s.weight, s.priority) for s in sequences])
-        weights = accumulate([weight for _, weight, _ in found], initial=0)
-        moments = accumulate([due * weight for due, weight, _ in found], initial=0)
-        priority = max(priority for _, _, priority in found)
-        return cls(priority, [due for due, _, _ in found], list(weights), list(moments))
+        held = list(sequences)
+        found = sorted([(s.due_ns, s.weight) for s in held])
+        return cls(
+            max([s.priority for s in held]),
+            max([s.end_due_ns for s in held]),
+            min([s.slo.tpot_ns for s in held]),
+            sum([len(s.prompt) for s in held if len(s.generated) == s.inherited]),
+            [due for due, _ in found],
+            list(accumulate([weight for _, weight in found], initial=0)),
+            list(accumulate([due * weight for due, weight in found], initial=0)),
+        )
 
     @property
     def earliest_ns(self) -> int:

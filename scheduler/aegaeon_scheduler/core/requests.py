@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-
 from aegaeon.errors import AegaeonError, ErrorReason, RequestTimeoutError, UnavailableError
-from aegaeon_scheduler.core.admission import admit
-from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.commands import (
     AddSequence,
     CancelSequences,
@@ -18,9 +14,11 @@ from aegaeon_scheduler.core.notices import RequestChange, RequestChanged
 from aegaeon_scheduler.core.routing import choose_engine, choose_on_node
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import State
-from aegaeon_scheduler.core.values import FinishReason, GenerationRequest, StopConditions
+from aegaeon_scheduler.core.values import (
+    FinishReason,
+)
 
-_DEADLINE = 0
+DEADLINE = 0
 _RECOVERY = 1
 
 _CHANGE_OF_FINISH = {
@@ -28,48 +26,6 @@ _CHANGE_OF_FINISH = {
     FinishReason.LENGTH: RequestChange.FINISHED,
     FinishReason.CANCELLED: RequestChange.CANCELLED,
 }
-
-
-def submit(state: State, request: GenerationRequest, backlog: Backlog, now_ns: int) -> Sequence:
-    """Accept and route a request; raises the named error that refuses it."""
-    try:
-        admission = admit(state, request)
-    except AegaeonError:
-        state.statistics.rejected += 1
-        raise
-    state.last_sequence_id += 1
-    sequence = Sequence(
-        sequence_id=state.last_sequence_id,
-        label=request.label,
-        model=request.model,
-        prompt=request.prompt,
-        stop=admission.stop,
-        arrival_ns=now_ns,
-        generated=array("I", request.generated),
-        inherited=len(request.generated),
-        reserved_tokens=admission.reserved_tokens,
-        pool_bytes=admission.pool_bytes,
-        weight_bytes=admission.weight_bytes,
-        kv_token_bytes=admission.kv_token_bytes,
-        slo=admission.slo,
-        priority=request.priority,
-        backlog=backlog,
-        stream_id=request.stream_id,
-        sampling=request.sampling,
-    )
-    state.sequences[sequence.sequence_id] = sequence
-    admission.model.requests += 1
-    admission.model.tokens += sequence.reserved_tokens
-    state.reserved_tokens += sequence.reserved_tokens
-    state.statistics.requests += 1
-    finish = _already_finished(sequence, admission.stop)
-    if finish is not FinishReason.UNSPECIFIED:
-        end(state, sequence, finish=finish)
-        return sequence
-    if request.timeout_ns:
-        state.alarm(now_ns + request.timeout_ns, _DEADLINE, sequence.sequence_id)
-    route(state, sequence, RequestChange.ACCEPTED, now_ns)
-    return sequence
 
 
 def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) -> None:
@@ -83,7 +39,7 @@ def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) 
             state.alarm(due, _RECOVERY, sequence.sequence_id)
         return
     _forget_orphan(state, sequence)
-    _assign(state, sequence, engine, change, now_ns)
+    assign(state, sequence, engine, change, now_ns)
 
 
 def move(
@@ -95,12 +51,13 @@ def move(
     state.out.add(CancelSequences(source.epoch, handles))
     for sequence in sequences:
         detach(state, sequence)
-        _assign(state, sequence, target, RequestChange.STOLEN, now_ns)
+        assign(state, sequence, target, RequestChange.STOLEN, now_ns)
 
 
-def _assign(
+def assign(
     state: State, sequence: Sequence, engine: Engine, change: RequestChange, now_ns: int
 ) -> None:
+    """Give a sequence that no engine has to one."""
     # A fresh handle for every assignment, so that late events of an earlier one cannot match.
     state.last_handle += 1
     sequence.handle = state.last_handle
@@ -252,7 +209,7 @@ def ring(state: State, now_ns: int) -> None:
         sequence = state.sequences.get(sequence_id)
         if sequence is None:
             continue
-        if kind == _DEADLINE:
+        if kind == DEADLINE:
             cancel(state, sequence_id, RequestTimeoutError("the request's deadline has passed"))
         elif sequence.engine_id is None:
             end(
@@ -272,18 +229,6 @@ def _forget_orphan(state: State, sequence: Sequence) -> None:
         del waiting[sequence.sequence_id]
         if not waiting:
             del state.orphans[sequence.model]
-
-
-def _already_finished(sequence: Sequence, stop: StopConditions) -> FinishReason:
-    """A resumed request may have had its last token already, and only have missed its end."""
-    made = sequence.generated
-    if not made:
-        return FinishReason.UNSPECIFIED
-    ends = made[-1] in stop.eos_token_ids or made[-1] in stop.stop_token_ids
-    if ends and len(made) > stop.min_new_tokens:
-        return FinishReason.STOP
-    full = len(sequence.prompt) + len(made) >= stop.max_model_len
-    return FinishReason.LENGTH if full or len(made) >= stop.max_new_tokens else FinishReason(0)
 
 
 def _publish(state: State, sequence: Sequence, change: RequestChange) -> None:

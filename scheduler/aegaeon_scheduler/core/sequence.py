@@ -86,6 +86,12 @@ class Sequence:
         return self.arrival_ns + self.slo.ttft_ns + made * self.slo.tpot_ns
 
     @property
+    def end_due_ns(self) -> int:
+        """When the last of all permitted tokens is due."""
+        permitted = max(1, self.stop.max_new_tokens - self.inherited)
+        return self.arrival_ns + self.slo.ttft_ns + (permitted - 1) * self.slo.tpot_ns
+
+    @property
     def weight(self) -> int:
         """What a second of lateness counts; a power of two."""
         return 1 << (self.priority - MIN_PRIORITY)

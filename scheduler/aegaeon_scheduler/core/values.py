@@ -60,6 +60,13 @@ class TurnStage(enum.IntEnum):
     PREFILL = 1
 
 
+class AdmissionPolicy(enum.StrEnum):
+    """What a request is refused for."""
+
+    LIMITS = "limits"
+    SLO = "slo"
+
+
 class PlacementPolicy(enum.IntEnum):
     """Chooses nodes for replicas; numbers equal the contract's."""
 
