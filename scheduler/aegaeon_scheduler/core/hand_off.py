@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core import requests
+from aegaeon_scheduler.core import kv_sources, requests
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.events import SequenceHandedOff, SequenceImported
 from aegaeon_scheduler.core.notices import RequestChange
@@ -36,4 +36,4 @@ def on_imported(state: State, engine: Engine, event: SequenceImported) -> None:
         return
     if not event.imported_tokens:
         state.statistics.recomputed += 1
-    requests.drop_source(state, sequence)
+    kv_sources.drop(state, sequence)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from aegaeon.errors import AegaeonError, ErrorReason, RequestTimeoutError, UnavailableError
-from aegaeon_scheduler.core.commands import (
-    AddSequence,
-    CancelSequences,
-    LeaveTurn,
-    ReleaseSequences,
-)
+from aegaeon_scheduler.core import kv_sources
+from aegaeon_scheduler.core.commands import AddSequence, CancelSequences, LeaveTurn
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.notices import RequestChange, RequestChanged
-from aegaeon_scheduler.core.routing import choose_engine, choose_on_node
+from aegaeon_scheduler.core.routing import next_engine
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import State
-from aegaeon_scheduler.core.values import (
-    FinishReason,
-)
+from aegaeon_scheduler.core.values import FinishReason
 
 DEADLINE = 0
 _RECOVERY = 1
@@ -30,7 +24,7 @@ _CHANGE_OF_FINISH = {
 
 def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) -> None:
     """Give a sequence to an engine; without one it waits for a READY replica, but not for ever."""
-    engine = _next_engine(state, sequence)
+    engine = next_engine(state, sequence)
     if engine is None:
         waiting = state.orphans.setdefault(sequence.model, {})
         if sequence.sequence_id not in waiting:
@@ -86,37 +80,6 @@ def assign(
     state.mark(engine)
 
 
-def _next_engine(state: State, sequence: Sequence) -> Engine | None:
-    """Where a sequence goes: on from its hand-off if it can, else from its beginning."""
-    if sequence.decode_node:
-        engine = choose_on_node(state, state.nodes[sequence.decode_node], sequence)
-        source = sequence.source
-        if engine is not None:
-            if source is not None and source.epoch == engine.epoch:  # nobody else is left
-                drop_source(state, sequence)
-            return engine
-        forget_hand_off(state, sequence)
-    return choose_engine(state, sequence)
-
-
-def forget_hand_off(state: State, sequence: Sequence) -> None:
-    """What a prefill engine has computed is of no use any more."""
-    sequence.decode_node = ""
-    drop_source(state, sequence)
-
-
-def drop_source(state: State, sequence: Sequence) -> None:
-    """Free the KV that a prefill engine holds for a sequence, if one does."""
-    source, sequence.source = sequence.source, None
-    if source is None:
-        return
-    engine = state.engines.get(source.epoch)
-    if engine is not None:
-        del engine.held[source.handle]
-        state.out.add(ReleaseSequences(source.epoch, (source.handle,)))
-        state.touch(sequence.model)
-
-
 def route_orphans(state: State, model: str, now_ns: int) -> None:
     """A replica of ``model`` became READY: sequences that waited for one go on."""
     for sequence in list(state.orphans.get(model, {}).values()):
@@ -151,7 +114,7 @@ def end(
     sequence.error = error
     _publish(state, sequence, change)
     detach(state, sequence)
-    drop_source(state, sequence)
+    kv_sources.drop(state, sequence)
     del state.sequences[sequence.sequence_id]
     model = state.models[sequence.model]
     model.requests -= 1

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import TypeVar
 
+from aegaeon_scheduler.core import kv_sources
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.replica import ReplicaState
@@ -33,6 +34,19 @@ def route_of(state: State, model: str) -> Route:
     return route
 
 
+def next_engine(state: State, sequence: Sequence) -> Engine | None:
+    """Where a sequence goes: on from its hand-off if it can, else from its beginning."""
+    if sequence.decode_node:
+        engine = _choose_on_node(state, state.nodes[sequence.decode_node], sequence)
+        source = sequence.source
+        if engine is not None:
+            if source is not None and source.epoch == engine.epoch:  # nobody else is left
+                kv_sources.drop(state, sequence)
+            return engine
+        kv_sources.forget(state, sequence)
+    return choose_engine(state, sequence)
+
+
 def choose_engine(state: State, sequence: Sequence) -> Engine | None:
     """An engine of a READY node that can hold the sequence, or None when there is none now."""
     nodes = list(route_of(state, sequence.model).nodes)
@@ -45,7 +59,7 @@ def choose_engine(state: State, sequence: Sequence) -> Engine | None:
     return None
 
 
-def choose_on_node(state: State, node: Node, sequence: Sequence) -> Engine | None:
+def _choose_on_node(state: State, node: Node, sequence: Sequence) -> Engine | None:
     """A decode engine of a node for a sequence whose first token it has made, whatever the state of
     its replica: a DRAINING one finishes what it has.
     """

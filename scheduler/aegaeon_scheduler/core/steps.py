@@ -21,16 +21,8 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
     turn = engine.turn(event.turn_id)
     leaving = False
     if turn is not None:
-        turn.steps += 1
         leaving = turn.first_token_only
-        engine.estimator.observe_step(
-            turn.model,
-            event.step_time_ns,
-            event.decode_sequences,
-            event.context_tokens,
-            event.prefill_tokens,
-            max(len(event.handles) - event.decode_sequences, 0),
-        )
+        _observe(engine, turn, event)
     stamp = (event.step_time_ns, now_ns)
     limit = state.config.reader_backlog_tokens
     sequences, wake, cancelled = engine.sequences, state.out.wake, int(FinishReason.CANCELLED)
@@ -62,6 +54,18 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
         if turn is not None and leaving and found is not None and not reason:
             _leave(state, engine, turn, found, now_ns)
         _after_token(state, engine, handle, found, reason)
+
+
+def _observe(engine: Engine, turn: Turn, event: StepDone) -> None:
+    turn.steps += 1
+    engine.estimator.observe_step(
+        turn.model,
+        event.step_time_ns,
+        event.decode_sequences,
+        event.context_tokens,
+        event.prefill_tokens,
+        max(len(event.handles) - event.decode_sequences, 0),
+    )
 
 
 def _leave(state: State, engine: Engine, turn: Turn, sequence: Sequence, now_ns: int) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from aegaeon.errors import InvalidRequestError
-from aegaeon.rpc.status import from_detail
-from aegaeon.v1 import cluster_pb2, inference_pb2, model_pb2, worker_pb2
-from aegaeon_scheduler.core import commands, events
+from aegaeon.v1 import cluster_pb2, inference_pb2, model_pb2
 from aegaeon_scheduler.core.values import (
     DataType,
     DeviceFacts,
@@ -15,13 +13,9 @@ from aegaeon_scheduler.core.values import (
     ModelSpec,
     NodeMemory,
     RequestedStop,
-    StopConditions,
-    TurnEnd,
     WorkerIdentity,
-    WorkerMemory,
 )
-from aegaeon_scheduler.service.kv_place import kv_place, kv_place_message
-from aegaeon_scheduler.service.sampling import sampling_message, sampling_parameters
+from aegaeon_scheduler.service.sampling import sampling_parameters
 
 
 def generation_request(
@@ -136,158 +130,4 @@ def worker_identity(message: cluster_pb2.RegisterWorkerRequest) -> WorkerIdentit
         incarnation=message.incarnation,
         pid=message.pid,
         role=EngineRole(message.role or EngineRole.SIMPLE),
-    )
-
-
-def worker_event(epoch: int, message: worker_pb2.ExecuteResponse) -> events.Event | None:
-    """An event of a worker's stream; None for one of a newer contract."""
-    kind = message.WhichOneof("event")
-    if kind == "step":
-        step = message.step
-        return events.StepDone(
-            epoch,
-            step.turn_id,
-            step.handles,
-            step.token_ids,
-            step.finish_reasons,
-            step.step_time_ns,
-            step.prefill_tokens,
-            step.decode_sequences,
-            step.context_tokens,
-        )
-    if kind == "turn_started":
-        started = message.turn_started
-        return events.TurnStarted(
-            epoch,
-            started.turn_id,
-            started.switched,
-            started.switch_time_ns,
-            started.weight_bytes,
-            started.kv_swap_ns,
-            started.kv_bytes,
-        )
-    if kind == "turn_ended":
-        ended = message.turn_ended
-        reason = TurnEnd(ended.reason)
-        return events.TurnEnded(epoch, ended.turn_id, reason, ended.elapsed_ns, ended.steps)
-    if kind == "sequence_failed":
-        failed = message.sequence_failed
-        return events.SequenceFailed(epoch, failed.handle, from_detail(failed.error))
-    if kind == "sequence_handed_off":
-        handed = message.sequence_handed_off
-        return events.SequenceHandedOff(
-            epoch, handed.handle, kv_place(handed.kv), handed.copy_time_ns
-        )
-    if kind == "sequence_imported":
-        got = message.sequence_imported
-        return events.SequenceImported(
-            epoch, got.handle, got.imported_tokens, got.bytes, got.copy_time_ns
-        )
-    if kind == "memory":
-        return events.MemoryReported(epoch, worker_memory(message.memory))
-    return _model_event(epoch, kind, message)
-
-
-def worker_memory(message: cluster_pb2.WorkerMemory) -> WorkerMemory:
-    """Memory as a worker reports it."""
-    return WorkerMemory(
-        message.device_weight_bytes,
-        message.device_kv_bytes,
-        message.device_free_bytes,
-        message.host_kv_bytes,
-        message.weight_cache_bytes,
-        message.sequences,
-    )
-
-
-def command_message(command: commands.WorkerCommand) -> worker_pb2.ExecuteRequest:
-    """A command for a worker's stream."""
-    match command:
-        case commands.AddSequence():
-            return worker_pb2.ExecuteRequest(
-                add_sequences=worker_pb2.AddSequences(sequences=[_sequence_spec(command)])
-            )
-        case commands.JoinTurn(turn_id=turn_id, handles=handles):
-            return worker_pb2.ExecuteRequest(
-                join_turn=worker_pb2.JoinTurn(turn_id=turn_id, handles=handles)
-            )
-        case commands.QueueTurn():
-            return worker_pb2.ExecuteRequest(
-                queue_turn=worker_pb2.QueueTurn(
-                    turn_id=command.turn_id,
-                    model=command.model,
-                    handles=command.handles,
-                    quota_ns=command.quota_ns,
-                    prefetch_model=command.prefetch_model,
-                    stage=cluster_pb2.TurnStage.Name(command.stage),
-                )
-            )
-        case commands.LeaveTurn(turn_id=turn_id, handles=handles):
-            return worker_pb2.ExecuteRequest(
-                leave_turn=worker_pb2.LeaveTurn(turn_id=turn_id, handles=handles)
-            )
-        case commands.LimitTurn(turn_id=turn_id, quota_ns=quota_ns):
-            return worker_pb2.ExecuteRequest(
-                limit_turn=worker_pb2.LimitTurn(turn_id=turn_id, quota_ns=quota_ns)
-            )
-        case commands.CancelSequences(handles=handles):
-            return worker_pb2.ExecuteRequest(
-                cancel_sequences=worker_pb2.CancelSequences(handles=handles)
-            )
-        case commands.ReleaseSequences(handles=handles):
-            return worker_pb2.ExecuteRequest(
-                release_sequences=worker_pb2.ReleaseSequences(handles=handles)
-            )
-        case commands.LoadModel(spec=spec):
-            return worker_pb2.ExecuteRequest(
-                load_model=worker_pb2.LoadModel(spec=model_spec_message(spec))
-            )
-        case commands.UnloadModel(model=model):
-            return worker_pb2.ExecuteRequest(unload_model=worker_pb2.UnloadModel(model=model))
-
-
-def _model_event(
-    epoch: int, kind: str | None, message: worker_pb2.ExecuteResponse
-) -> events.Event | None:
-    if kind == "ready":
-        loaded = tuple(
-            (model_spec(model.spec), model_facts(model.facts)) for model in message.ready.models
-        )
-        return events.WorkerReady(epoch, loaded)
-    if kind == "load_progress":
-        progress = message.load_progress
-        return events.LoadProgressed(
-            epoch, progress.model, progress.packed_bytes, progress.total_bytes
-        )
-    if kind == "model_loaded":
-        model = message.model_loaded.model
-        return events.ModelLoaded(epoch, model_spec(model.spec), model_facts(model.facts))
-    if kind == "model_failed":
-        failed = message.model_failed
-        return events.ModelFailed(epoch, failed.model, from_detail(failed.error))
-    if kind == "model_unloaded":
-        return events.ModelUnloaded(epoch, message.model_unloaded.model)
-    return None
-
-
-def _sequence_spec(command: commands.AddSequence) -> worker_pb2.SequenceSpec:
-    return worker_pb2.SequenceSpec(
-        handle=command.handle,
-        model=command.model,
-        prompt_token_ids=command.prompt,
-        generated_token_ids=command.generated,
-        stop=_stop_message(command.stop),
-        kv=None if command.kv is None else kv_place_message(command.kv),
-        sampling=None if command.sampling is None else sampling_message(command.sampling),
-    )
-
-
-def _stop_message(stop: StopConditions) -> inference_pb2.StopConditions:
-    return inference_pb2.StopConditions(
-        max_new_tokens=stop.max_new_tokens,
-        min_new_tokens=stop.min_new_tokens,
-        eos_token_ids=stop.eos_token_ids,
-        stop_token_ids=stop.stop_token_ids,
-        ignore_eos=stop.ignore_eos,
-        max_model_len=stop.max_model_len,
     )

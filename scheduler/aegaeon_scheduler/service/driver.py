@@ -16,8 +16,8 @@ from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.notices import Notice
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import GenerationRequest, ModelSpec
-from aegaeon_scheduler.service.convert import command_message
 from aegaeon_scheduler.service.pacer import Pacer
+from aegaeon_scheduler.service.worker_commands import command_message
 from aegaeon_scheduler.service.worker_link import WorkerLink
 
 _log = logging.getLogger(__name__)

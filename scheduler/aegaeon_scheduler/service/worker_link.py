@@ -15,7 +15,8 @@ from aegaeon.rpc.status import from_rpc_error
 from aegaeon.v1 import worker_pb2, worker_pb2_grpc
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.values import ModelFacts, ModelSpec
-from aegaeon_scheduler.service.convert import model_facts, model_spec_message, worker_event
+from aegaeon_scheduler.service.convert import model_facts, model_spec_message
+from aegaeon_scheduler.service.worker_events import worker_event
 
 _log = logging.getLogger(__name__)
 
