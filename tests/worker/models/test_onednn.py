@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -22,7 +23,7 @@ def test_this_torch_packs() -> None:
     assert onednn_format(SHAPE) is not None
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 17, 64, 65, 300])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 8, 17, 64, 65, 256, 257, 600])
 @torch.inference_mode()
 def test_every_number_of_rows_equals_linear(rows: int) -> None:
     order = onednn_format(SHAPE)
@@ -32,6 +33,21 @@ def test_every_number_of_rows_equals_linear(rows: int) -> None:
     expected = F.linear(x, weight)
     order.pack(weight)
     torch.testing.assert_close(product(x, order.over(weight)), expected, atol=1e-4, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_ever_new_numbers_of_rows_do_not_fill_memory() -> None:
+    """oneDNN never forgets the kernel of a number of rows."""
+    order = onednn_format(SHAPE)
+    assert order is not None
+    weight = torch.randn(SHAPE)
+    order.pack(weight)
+    packed = order.over(weight)
+    product(torch.randn(512, SHAPE[1]), packed)
+    before = psutil.Process().memory_info().rss
+    for rows in range(1, 600):
+        product(torch.randn(rows, SHAPE[1]), packed)
+    assert psutil.Process().memory_info().rss - before < 64 << 20
 
 
 @torch.inference_mode()

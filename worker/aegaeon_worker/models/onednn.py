@@ -8,22 +8,37 @@ ones: torch's stable C interface takes an address and the format, as compiled mo
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 #: Formats are chosen for a number of rows; from 8 on it is one and the same, good for any number.
 _ROWS = 8
 _INT64 = ctypes.c_int64
+#: oneDNN keeps a kernel of up to a megabyte for each shape and number of rows that it has met, so
+#: only these occur.
+_ROW_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 def onednn_product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """``rows`` [M, K] by ``weight`` [N, K], plain or packed, as [M, N]."""
+    if rows.shape[0] > _ROW_COUNTS[-1]:
+        return torch.cat([_padded_product(part, weight) for part in rows.split(_ROW_COUNTS[-1])])
+    return _padded_product(rows, weight)
+
+
+def _padded_product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    count = rows.shape[0]
+    padding = _ROW_COUNTS[bisect_left(_ROW_COUNTS, count)] - count
+    if padding:
+        rows = F.pad(rows, (0, 0, 0, padding))
     out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], "")
-    return out
+    return out[:count]
 
 
 def onednn_available() -> bool:
