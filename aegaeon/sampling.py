@@ -33,3 +33,6 @@ class SamplingParams:
     #: The same seed gives the same tokens, whatever else is served; any signed 64-bit number. None
     #: draws one.
     seed: int | None = None
+    #: Fills in `StepOutput.logprob`, and `StepOutput.top_logprobs` with so many most probable
+    #: tokens: 0 to 20. None leaves both None.
+    logprobs: int | None = None

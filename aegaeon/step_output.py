@@ -20,3 +20,8 @@ class StepOutput(NamedTuple):
     step_time_ns: int
     #: When the scheduler received it, nanoseconds since the Unix epoch.
     received_unix_ns: int
+    #: Natural logarithm of the probability that the model gave to it, whatever the sampling; None
+    #: unless `SamplingParams.logprobs` asks for it.
+    logprob: float | None = None
+    #: The same of the most probable tokens there, the most probable first, by id.
+    top_logprobs: dict[int, float] | None = None

@@ -34,4 +34,6 @@ def to_sampling(params: SamplingParams | None) -> inference_pb2.SamplingParamete
     )
     if params.seed is not None:
         message.seed = integer("sampling.seed", params.seed, -(2**63), 2**63 - 1)
+    if params.logprobs is not None:
+        message.logprobs = integer("sampling.logprobs", params.logprobs, 0)
     return message

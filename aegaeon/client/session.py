@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import grpc
 
+from aegaeon.client.log_probabilities import steps_with_log_probabilities
 from aegaeon.client.pending import PendingRequest
 from aegaeon.errors import AegaeonError, ErrorReason, RequestCancelledError, UnavailableError
 from aegaeon.rpc.status import from_rpc_error
@@ -155,6 +156,12 @@ class Session:
 
     def _take_tokens(self, response: inference_pb2.SessionResponse) -> None:
         get = self._pending.get
+        if response.HasField("log_probabilities"):
+            for stream_id, step in steps_with_log_probabilities(response):
+                pending = get(stream_id)
+                if pending is not None:
+                    pending.add(step)
+            return
         tokens = zip(response.stream_ids, response.token_ids, strict=True)
         for count, step_time_ns, received_unix_ns in zip(
             response.step_token_counts,

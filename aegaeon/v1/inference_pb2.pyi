@@ -36,7 +36,7 @@ class StopConditions(_message.Message):
     def __init__(self, max_new_tokens: _Optional[int] = ..., min_new_tokens: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., max_model_len: _Optional[int] = ...) -> None: ...
 
 class SamplingParameters(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "seed")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "seed", "logprobs")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class SamplingParameters(_message.Message):
     REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
     LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -62,7 +63,22 @@ class SamplingParameters(_message.Message):
     repetition_penalty: float
     logit_bias: _containers.ScalarMap[int, float]
     seed: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ...) -> None: ...
+    logprobs: int
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., logprobs: _Optional[int] = ...) -> None: ...
+
+class LogProbabilities(_message.Message):
+    __slots__ = ("indexes", "logprobs", "top_counts", "top_token_ids", "top_logprobs")
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    TOP_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    indexes: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    top_counts: _containers.RepeatedScalarFieldContainer[int]
+    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("model", "label", "prompt_token_ids", "generated_token_ids", "stop", "priority", "ttft_slo_ns", "tpot_slo_ns", "sampling")
@@ -87,16 +103,18 @@ class GenerateRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., label: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[StopConditions, _Mapping]] = ..., priority: _Optional[int] = ..., ttft_slo_ns: _Optional[int] = ..., tpot_slo_ns: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("token_ids", "step_times_ns", "received_unix_ns", "finish_reason")
+    __slots__ = ("token_ids", "step_times_ns", "received_unix_ns", "finish_reason", "log_probabilities")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMES_NS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     step_times_ns: _containers.RepeatedScalarFieldContainer[int]
     received_unix_ns: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ...) -> None: ...
+    log_probabilities: LogProbabilities
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
     __slots__ = ("submit", "cancel")
@@ -123,20 +141,22 @@ class SessionCancel(_message.Message):
     def __init__(self, stream_id: _Optional[int] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("deltas", "stream_ids", "token_ids", "step_token_counts", "step_times_ns", "received_unix_ns")
+    __slots__ = ("deltas", "stream_ids", "token_ids", "step_token_counts", "step_times_ns", "received_unix_ns", "log_probabilities")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     STEP_TOKEN_COUNTS_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMES_NS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     deltas: _containers.RepeatedCompositeFieldContainer[SessionDelta]
     stream_ids: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     step_token_counts: _containers.RepeatedScalarFieldContainer[int]
     step_times_ns: _containers.RepeatedScalarFieldContainer[int]
     received_unix_ns: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, deltas: _Optional[_Iterable[_Union[SessionDelta, _Mapping]]] = ..., stream_ids: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., step_token_counts: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ...) -> None: ...
+    log_probabilities: LogProbabilities
+    def __init__(self, deltas: _Optional[_Iterable[_Union[SessionDelta, _Mapping]]] = ..., stream_ids: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., step_token_counts: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ...) -> None: ...
 
 class SessionDelta(_message.Message):
     __slots__ = ("stream_id", "response", "error")

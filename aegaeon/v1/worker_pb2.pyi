@@ -248,7 +248,7 @@ class TurnStarted(_message.Message):
     def __init__(self, turn_id: _Optional[int] = ..., switched: _Optional[bool] = ..., switch_time_ns: _Optional[int] = ..., weight_copy_ns: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., kv_swap_ns: _Optional[int] = ..., kv_bytes: _Optional[int] = ...) -> None: ...
 
 class StepBatch(_message.Message):
-    __slots__ = ("turn_id", "handles", "token_ids", "finish_reasons", "step_time_ns", "prefill_tokens", "decode_sequences", "context_tokens")
+    __slots__ = ("turn_id", "handles", "token_ids", "finish_reasons", "step_time_ns", "prefill_tokens", "decode_sequences", "context_tokens", "log_probabilities")
     TURN_ID_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +257,7 @@ class StepBatch(_message.Message):
     PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DECODE_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     turn_id: int
     handles: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -265,7 +266,8 @@ class StepBatch(_message.Message):
     prefill_tokens: int
     decode_sequences: int
     context_tokens: int
-    def __init__(self, turn_id: _Optional[int] = ..., handles: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reasons: _Optional[_Iterable[_Union[_inference_pb2.FinishReason, str]]] = ..., step_time_ns: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., decode_sequences: _Optional[int] = ..., context_tokens: _Optional[int] = ...) -> None: ...
+    log_probabilities: _inference_pb2.LogProbabilities
+    def __init__(self, turn_id: _Optional[int] = ..., handles: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reasons: _Optional[_Iterable[_Union[_inference_pb2.FinishReason, str]]] = ..., step_time_ns: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., decode_sequences: _Optional[int] = ..., context_tokens: _Optional[int] = ..., log_probabilities: _Optional[_Union[_inference_pb2.LogProbabilities, _Mapping]] = ...) -> None: ...
 
 class TurnEnded(_message.Message):
     __slots__ = ("turn_id", "reason", "elapsed_ns", "steps", "recomputed_sequences")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from aegaeon.errors import AegaeonError, ErrorReason, InvalidRequestError
 from aegaeon.model_spec import ModelSpec
 from aegaeon.v1 import inference_pb2, inference_pb2_grpc
 from tests.integration.workload import ask, prompts, tokens_of
+from tests.worker.engine.reference import reference_log_probabilities
 
 PROMPT = [9, 8, 7]
 NEW_TOKENS = 24
@@ -83,6 +85,30 @@ def test_without_a_seed_every_request_draws_its_own(
     assert len({tuple(tokens_of(output)) for output in outputs}) == 4
 
 
+def test_log_probabilities_come_to_those_that_ask(
+    service: LLMService, tiny_models: list[ModelSpec], wanted: list[int]
+) -> None:
+    plain = ask(tiny_models[1], PROMPT, NEW_TOKENS, sampling=SAMPLED)
+    asking = [replace(plain, sampling=replace(SAMPLED, logprobs=count)) for count in (0, 2, 20)]
+    greedy = ask(tiny_models[1], PROMPT, NEW_TOKENS, sampling=SamplingParams(logprobs=1))
+    without, *outputs, best = service.serve([plain, *asking, greedy])
+    assert [tokens_of(output) for output in outputs] == [wanted] * 3
+    assert isinstance(without, list)
+    assert isinstance(best, list)
+    assert all(step.logprob is step.top_logprobs is None for step in without)
+    for step in best:
+        assert step.top_logprobs == {step.new_token_id: step.logprob}
+    for count, output in zip((0, 2, 20), outputs, strict=True):
+        assert isinstance(output, list)
+        reference = reference_log_probabilities(Path(tiny_models[1].path()), [*PROMPT, *wanted])
+        for step, row in zip(output, reference[len(PROMPT) - 1 :], strict=False):
+            assert step.logprob == pytest.approx(float(row[step.new_token_id]), abs=1e-4)
+            assert step.top_logprobs is not None
+            top = list(step.top_logprobs.values())
+            assert top == sorted(top, reverse=True)
+            assert top == pytest.approx(row.topk(count).values.tolist(), abs=1e-4)
+
+
 @pytest.mark.parametrize("kept", [0, 1, 11, NEW_TOKENS - 1])
 def test_generate_goes_on_from_tokens_that_were_kept(
     service: LLMService, tiny_models: list[ModelSpec], wanted: list[int], kept: int
@@ -124,6 +150,9 @@ def test_generate_goes_on_from_tokens_that_were_kept(
         ("top_k", 1.5),
         ("seed", 2**63),
         ("seed", "x"),
+        ("logprobs", 21),
+        ("logprobs", -1),
+        ("logprobs", True),
         ("logit_bias", {5: 101.0}),
         ("logit_bias", {-1: 1.0}),
         ("logit_bias", {5: "much"}),

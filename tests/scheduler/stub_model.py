@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aegaeon.v1 import worker_pb2
+from aegaeon.v1 import inference_pb2, worker_pb2
 
 VOCAB = 32_000
 CONTEXT = 4_096
@@ -20,6 +20,45 @@ def token_at(prompt: Sequence[int], index: int) -> int:
 def answer(prompt: Sequence[int], count: int) -> list[int]:
     """The first ``count`` tokens of a prompt's answer."""
     return [token_at(prompt, index) for index in range(count)]
+
+
+def logprob(token: int) -> float:
+    """Of a token, exact in four bytes; its most probable rivals are the tokens that follow it."""
+    return -token / 4
+
+
+def told_of(message: inference_pb2.LogProbabilities, tokens: Sequence[int]) -> dict[int, int]:
+    """How many rivals a message tells of for each token, by index; checks all it says of them."""
+    assert len(message.indexes) == len(message.logprobs) == len(message.top_counts)
+    assert list(message.indexes) == sorted(set(message.indexes))
+    rivals = list(zip(message.top_token_ids, message.top_logprobs, strict=True))
+    for index, own, count in zip(
+        message.indexes, message.logprobs, message.top_counts, strict=True
+    ):
+        token = tokens[index]
+        assert own == logprob(token)
+        mine, rivals = rivals[:count], rivals[count:]
+        assert mine == [(token + i, logprob(token + i)) for i in range(1, count + 1)]
+    assert not rivals
+    return dict(zip(message.indexes, message.top_counts, strict=True))
+
+
+def tell(step: worker_pb2.StepBatch, specs: Sequence[worker_pb2.SequenceSpec]) -> None:
+    """Add the log-probabilities that a step's sequences ask for."""
+    told = (
+        step.log_probabilities
+        if any(spec.sampling.HasField("logprobs") for spec in specs)
+        else None
+    )
+    for index, (token, spec) in enumerate(zip(step.token_ids, specs, strict=True)):
+        if told is None or not spec.sampling.HasField("logprobs"):
+            continue
+        count = spec.sampling.logprobs
+        told.indexes.append(index)
+        told.logprobs.append(logprob(token))
+        told.top_counts.append(count)
+        told.top_token_ids.extend(token + i for i in range(1, count + 1))
+        told.top_logprobs.extend(logprob(token + i) for i in range(1, count + 1))
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ from aegaeon.errors import ModelLoadError
 from aegaeon.rpc.channel import CONTRACT_VERSION, open_channel, server_options
 from aegaeon.rpc.status import abort, to_detail
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, worker_pb2, worker_pb2_grpc
-from tests.scheduler.stub_model import CONTEXT, EOS, VOCAB, StubSequence
+from tests.scheduler.stub_model import CONTEXT, EOS, VOCAB, StubSequence, tell
 from tests.scheduler.stub_settings import StubSettings, StubTurn
 
 
@@ -229,7 +229,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     def _step(self, turn: StubTurn) -> bool:
         """One step of every member; False when there are none."""
-        handles, tokens, reasons = [], [], []
+        handles, tokens, reasons, specs = [], [], [], []
         for handle in list(turn.members):
             sequence = self.sequences.get(handle)
             if sequence is None:
@@ -238,6 +238,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
             self._import(sequence)
             token = sequence.next_token()
             handles.append(handle)
+            specs.append(sequence.spec)
             tokens.append(token)
             reasons.append(sequence.finish(token))
             if reasons[-1]:
@@ -253,6 +254,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
             step_time_ns=int(self.settings.step_s * 1e9),
             decode_sequences=len(handles),
         )
+        tell(step, specs)
         self._out.put_nowait(worker_pb2.ExecuteResponse(step=step))
         if turn.stage == cluster_pb2.TURN_STAGE_PREFILL:
             self._hand_off(turn)

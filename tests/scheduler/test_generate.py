@@ -12,7 +12,7 @@ from aegaeon.rpc.status import from_rpc_error
 from aegaeon.v1 import inference_pb2, inference_pb2_grpc, model_pb2
 from tests.scheduler.conftest import Harness, Start, narrow_channel, until
 from tests.scheduler.requests import generate_request
-from tests.scheduler.stub_model import answer
+from tests.scheduler.stub_model import answer, told_of
 from tests.scheduler.stub_settings import StubSettings
 
 
@@ -24,6 +24,9 @@ async def collect(
     last = inference_pb2.GenerateResponse()
     async for last in harness.inference.Generate(request):
         assert len(last.token_ids) == len(last.step_times_ns) == len(last.received_unix_ns)
+        told = told_of(last.log_probabilities, last.token_ids)
+        count = request.sampling.logprobs if request.sampling.HasField("logprobs") else None
+        assert told == ({} if count is None else dict.fromkeys(range(len(last.token_ids)), count))
         tokens += last.token_ids
     return tokens, last
 
@@ -40,6 +43,20 @@ async def test_tokens_arrive_in_order_and_end_once(scheduler: Harness) -> None:
     assert tokens == answer((5, 6), 20)
     assert last.finish_reason == inference_pb2.FINISH_REASON_LENGTH
     await scheduler.settled()
+
+
+@pytest.mark.parametrize("count", [0, 5, 20])
+async def test_log_probabilities_come_with_the_tokens(scheduler: Harness, count: int) -> None:
+    request = generate_request((5, 6), 20)
+    request.sampling.logprobs = count
+    tokens, _ = await collect(scheduler, request)  # which checks them
+    assert tokens == answer((5, 6), 20)
+
+
+async def test_more_log_probabilities_than_allowed_are_refused(scheduler: Harness) -> None:
+    request = generate_request((5, 6), 20)
+    request.sampling.logprobs = 21
+    assert await refusal(scheduler, request) is ErrorReason.INVALID_FIELD
 
 
 async def test_generated_tokens_are_not_sent_again(scheduler: Harness) -> None:

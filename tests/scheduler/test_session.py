@@ -13,7 +13,7 @@ from aegaeon.rpc.status import from_rpc_error
 from aegaeon.v1 import errors_pb2, inference_pb2, inference_pb2_grpc
 from tests.scheduler.conftest import Harness, Start, narrow_channel, until
 from tests.scheduler.requests import generate_request, submit
-from tests.scheduler.stub_model import answer
+from tests.scheduler.stub_model import answer, told_of
 from tests.scheduler.stub_worker import StubSettings
 
 
@@ -26,6 +26,8 @@ class Client:
         self.finished: dict[int, int] = {}
         self.errors: dict[int, errors_pb2.ErrorDetail] = {}
         self.messages = 0
+        #: Most probable tokens that came with each token, where log-probabilities came at all.
+        self.rivals: dict[int, list[int]] = defaultdict(list)
 
     async def read(self) -> None:
         async for message in self.call:
@@ -49,6 +51,8 @@ class Client:
             assert stream_id not in self.finished, "a token after the end"
             assert stream_id not in self.errors, "a token after an error"
             self.tokens[stream_id].append(token)
+        for index, count in told_of(message.log_probabilities, message.token_ids).items():
+            self.rivals[message.stream_ids[index]].append(count)
 
     def _take_end(self, delta: inference_pb2.SessionDelta) -> None:
         assert delta.stream_id not in self.finished, "a second end"
@@ -71,6 +75,34 @@ async def test_many_requests_share_messages_and_each_ends_once(scheduler: Harnes
     }
     assert len(client.finished) == 200
     assert client.messages < sum(map(len, client.tokens.values())) / 4
+    await scheduler.settled()
+
+
+async def test_log_probabilities_come_with_their_tokens_for_those_that_ask(
+    scheduler: Harness,
+) -> None:
+    one, other = Client(scheduler.inference), Client(scheduler.inference)
+    asked = {i: {1: 0, 2: 1, 3: 20}.get(i % 7) for i in range(1, 61)}
+    for i, count in asked.items():
+        request = generate_request((i,), 40)
+        if count is not None:
+            request.sampling.logprobs = count
+        await (one if i % 2 else other).call.write(submit(i, request))
+    cancelled = [i for i in asked if i % 5 == 0]
+    for i in cancelled:
+        cancel = inference_pb2.SessionCancel(stream_id=i)
+        client = one if i % 2 else other
+        await client.call.write(inference_pb2.SessionRequest(cancel=cancel))
+    await asyncio.gather(one.finish(), other.finish())
+    for client, parity in ((one, 1), (other, 0)):
+        expected = {
+            i: [count] * len(client.tokens[i])
+            for i, count in asked.items()
+            if i % 2 == parity and count is not None
+        }
+        assert {i: client.rivals[i] for i in expected} == expected
+        assert all(asked[i] is not None for i, counts in client.rivals.items() if counts)
+        assert all(len(client.tokens[i]) == 40 for i in expected if i not in cancelled)
     await scheduler.settled()
 
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from aegaeon_scheduler.core.log_probabilities import ParcelLogProbabilities
     from aegaeon_scheduler.core.sequence import Sequence
 
 #: Of one step: its time at the worker, and when the core heard of it; both in ns.
@@ -37,6 +38,8 @@ class Parcel:
     stamp: Stamp | None = None
     #: Sequences that have ended.
     ended: list[Sequence] = field(default_factory=list)
+    #: Of the tokens whose sequences ask for them, by position; None when there are none.
+    log_probabilities: ParcelLogProbabilities | None = None
 
     def counts(self) -> list[int]:
         """Tokens of every step."""

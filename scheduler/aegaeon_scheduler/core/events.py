@@ -6,6 +6,7 @@ from collections.abc import Sequence as Numbers
 from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError
+from aegaeon_scheduler.core.log_probabilities import LogProbabilities
 from aegaeon_scheduler.core.values import (
     KvPlace,
     ModelFacts,
@@ -105,6 +106,8 @@ class StepDone:
     prefill_tokens: int
     decode_sequences: int
     context_tokens: int
+    #: Of the tokens whose sequences ask for them; None when there are none.
+    log_probabilities: LogProbabilities | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aegaeon_scheduler.core.refusals import check_vocabulary, invalid_field
 
 MAX_BIASED_TOKENS = 1024
+MAX_LOGPROBS = 20
 _MAX_BIAS = 100.0
 
 
@@ -27,6 +28,7 @@ class SamplingParameters:
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
+    logprobs: int | None = None
 
 
 def check_sampling(sampling: SamplingParameters, vocab_size: int) -> None:
@@ -43,6 +45,8 @@ def check_sampling(sampling: SamplingParameters, vocab_size: int) -> None:
             raise invalid_field(f"sampling.{field}", value, f"{low:g} to {high:g}")
     if not 0.0 < sampling.top_p <= 1.0:
         raise invalid_field("sampling.top_p", sampling.top_p, "above 0 and at most 1")
+    if sampling.logprobs is not None and sampling.logprobs > MAX_LOGPROBS:
+        raise invalid_field("sampling.logprobs", sampling.logprobs, f"0 to {MAX_LOGPROBS}")
     bias = sampling.logit_bias
     if len(bias) > MAX_BIASED_TOKENS:
         raise invalid_field(

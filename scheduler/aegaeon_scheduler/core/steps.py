@@ -7,6 +7,7 @@ from aegaeon_scheduler.core import requests
 from aegaeon_scheduler.core.commands import LeaveTurn
 from aegaeon_scheduler.core.engine import Engine, Turn
 from aegaeon_scheduler.core.events import SequenceFailed, StepDone, TurnEnded, TurnStarted
+from aegaeon_scheduler.core.log_probabilities import hand_out
 from aegaeon_scheduler.core.notices import TurnChange, TurnChanged
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import State
@@ -46,6 +47,8 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
         parcel.tokens.append(token)
         if reason or leaving or (sequence.unread >= limit and not sequence.paused):
             special.append((handle, sequence, reason))
+    if event.log_probabilities is not None:
+        hand_out(event, event.log_probabilities, sequences)
     engine.token_count += count
     if count and turn is not None:
         engine.queues[turn.model].tokens += count

@@ -10,6 +10,7 @@ from aegaeon.v1 import inference_pb2
 from aegaeon_scheduler.core.backlog import Parcel
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import FinishReason
+from aegaeon_scheduler.service.log_probabilities import parcel_log_probabilities
 
 _FINISH = {
     FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
@@ -24,6 +25,7 @@ def generate_response(parcel: Parcel, unix_offset_ns: int) -> inference_pb2.Gene
         token_ids=parcel.tokens,
         step_times_ns=[stamp[0] for stamp in parcel.stamps],
         received_unix_ns=[stamp[1] + unix_offset_ns for stamp in parcel.stamps],
+        log_probabilities=parcel_log_probabilities(parcel),
     )
     for sequence in parcel.ended:
         if sequence.finish:
@@ -42,6 +44,8 @@ def session_response(
         message.step_token_counts.extend(parcel.counts())
         message.step_times_ns.extend([stamp[0] for stamp in parcel.stamps])
         message.received_unix_ns.extend([stamp[1] + unix_offset_ns for stamp in parcel.stamps])
+        if (told := parcel_log_probabilities(parcel)) is not None:
+            message.log_probabilities.CopyFrom(told)
         for sequence in parcel.ended:
             _add_end(message, sequence)
     for stream_id, error in refused.items():

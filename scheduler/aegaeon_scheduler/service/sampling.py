@@ -30,6 +30,7 @@ def sampling_parameters(message: inference_pb2.GenerateRequest) -> SamplingParam
         ),
         logit_bias=tuple(sampling.logit_bias.items()),
         seed=_seed(sampling),
+        logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
     )
     return None if parameters == _GREEDY else parameters
 
@@ -46,6 +47,7 @@ def sampling_message(parameters: SamplingParameters) -> inference_pb2.SamplingPa
         repetition_penalty=parameters.repetition_penalty,
         logit_bias=dict(parameters.logit_bias),
         seed=parameters.seed,
+        logprobs=parameters.logprobs,
     )
 
 

@@ -8,6 +8,7 @@ from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.values import TurnEnd, WorkerMemory
 from aegaeon_scheduler.service.convert import model_facts, model_spec
 from aegaeon_scheduler.service.kv_place import kv_place
+from aegaeon_scheduler.service.log_probabilities import step_log_probabilities
 
 _OF_SEQUENCES = ("sequence_failed", "sequence_handed_off", "sequence_imported")
 
@@ -27,6 +28,7 @@ def worker_event(epoch: int, message: worker_pb2.ExecuteResponse) -> events.Even
             step.prefill_tokens,
             step.decode_sequences,
             step.context_tokens,
+            step_log_probabilities(step),
         )
     if kind == "turn_started":
         started = message.turn_started

@@ -18,6 +18,7 @@ from aegaeon_worker.engine.events import FinishReason
 from aegaeon_worker.engine.model_spec import ModelSpec
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.place import KvPlace
+from aegaeon_worker.sampling.log_probabilities import TokenLogProbabilities
 from aegaeon_worker.sampling.parameters import SamplingParameters
 
 E = TypeVar("E")
@@ -33,6 +34,8 @@ class Output:
     error: Exception | None = None
     place: KvPlace | None = None
     """Where it was handed off."""
+    log_probabilities: list[TokenLogProbabilities] = field(default_factory=list)
+    """Of the tokens, where they were asked for."""
 
     @property
     def ended(self) -> bool:
@@ -213,6 +216,8 @@ class EngineHarness:
         return count
 
     def _take_step(self, step: events.StepBatch) -> None:
+        for index, told in step.log_probabilities.items():
+            self.outputs[step.handles[index]].log_probabilities.append(told)
         rows = zip(step.handles, step.token_ids, step.finish_reasons, strict=True)
         for handle, token, reason in rows:
             output = self.outputs[handle]

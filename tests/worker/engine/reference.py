@@ -9,6 +9,16 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 
+def reference_log_probabilities(checkpoint: Path, tokens: Sequence[int]) -> torch.Tensor:
+    """Log-softmax of the logits at every position of ``tokens``: float32 [T, vocab]."""
+    model = AutoModelForCausalLM.from_pretrained(
+        checkpoint, dtype=torch.float32, attn_implementation="eager"
+    )
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([list(tokens)])).logits[0]
+    return logits.log_softmax(-1)
+
+
 def reference_tokens(
     checkpoint: Path, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> list[list[int]]:

@@ -16,7 +16,7 @@ from aegaeon_worker.models.interface import StepInput
 from aegaeon_worker.models.native.model import NativeModel
 from aegaeon_worker.sampling.parameters import SamplingParameters
 from tests.worker.engine.harness import EngineHarness
-from tests.worker.engine.reference import reference_tokens
+from tests.worker.engine.reference import reference_log_probabilities, reference_tokens
 from tests.worker.models.tiny import VOCAB_SIZE, make_checkpoint
 
 NEW_TOKENS = 40
@@ -214,6 +214,38 @@ def test_other_seeds_give_other_tokens(
         engine.turn(path.name, handles)
         engine.wait_ended(handles)
         assert len({tuple(engine.tokens(handle)) for handle in handles}) == 8
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])  # native and generic
+def test_log_probabilities_are_those_of_the_reference_whatever_the_sampling(
+    family: str, prompts: list[list[int]], shm_dir: Path, tmp_path: Path
+) -> None:
+    path = make_checkpoint(family, tmp_path / family, seed=4)
+    kinds = [SamplingParameters(), *SAMPLED]
+    with EngineHarness(shm_dir) as engine:
+        engine.load(path)
+        prompt = prompts[3]
+        handles = [
+            engine.add(path.name, prompt, 12, sampling=replace(kind, logprobs=count))
+            for kind, count in zip(kinds, (5, 0, 1, 20, 3, 20, 20), strict=True)
+        ]
+        plain = engine.add(path.name, prompt, 12, sampling=SAMPLED[0])
+        engine.turn(path.name, [plain, *handles])
+        engine.wait_ended([plain, *handles])
+        outputs = [engine.outputs[handle] for handle in handles]
+        assert engine.outputs[plain].log_probabilities == []
+        assert engine.tokens(plain) == engine.tokens(handles[1])
+    for output, count in zip(outputs, (5, 0, 1, 20, 3, 20, 20), strict=True):
+        expected = reference_log_probabilities(path, prompt + output.tokens)[len(prompt) - 1 : -1]
+        own = expected.gather(1, torch.tensor(output.tokens)[:, None]).squeeze(1)
+        told = output.log_probabilities
+        assert [entry.logprob for entry in told] == pytest.approx(own.tolist(), abs=1e-4)
+        for entry, row in zip(told, expected, strict=True):
+            best = row.topk(count)
+            assert entry.top_logprobs == pytest.approx(best.values.tolist(), abs=1e-4)
+            values = row[list(entry.top_token_ids)].tolist()
+            assert values == pytest.approx(list(entry.top_logprobs), abs=1e-4)
+            assert len(set(entry.top_token_ids)) == count
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from aegaeon.errors import AegaeonError
 from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
+from aegaeon_worker.sampling.log_probabilities import TokenLogProbabilities
 
 
 class FinishReason(enum.Enum):
@@ -94,7 +95,8 @@ class TurnStarted:
 class StepBatch:
     """One step; the three lists run in parallel, one entry per sequence that got a token or ended.
 
-    ``turn_id`` is 0 for ends outside any turn.
+    ``turn_id`` is 0 for ends outside any turn. ``log_probabilities`` are of the entries whose
+    sequences ask for them, by index.
     """
 
     turn_id: int
@@ -105,9 +107,18 @@ class StepBatch:
     prefill_tokens: int = 0
     decode_sequences: int = 0
     context_tokens: int = 0
+    log_probabilities: dict[int, TokenLogProbabilities] = field(default_factory=dict)
 
-    def add(self, handle: int, token_id: int, reason: FinishReason) -> None:
+    def add(
+        self,
+        handle: int,
+        token_id: int,
+        reason: FinishReason,
+        log_probabilities: TokenLogProbabilities | None = None,
+    ) -> None:
         """Append one entry."""
+        if log_probabilities is not None:
+            self.log_probabilities[len(self.handles)] = log_probabilities
         self.handles.append(handle)
         self.token_ids.append(token_id)
         self.finish_reasons.append(reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
+from typing import NamedTuple
 
 import torch
 
@@ -12,12 +13,20 @@ from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.sampling.adjustments import add_bias, penalize
 from aegaeon_worker.sampling.draw import draw
 from aegaeon_worker.sampling.filters import kept_weights
+from aegaeon_worker.sampling.log_probabilities import TokenLogProbabilities, log_probabilities
 from aegaeon_worker.sampling.parameters import SamplingParameters
 from aegaeon_worker.sampling.randomness import uniforms
 
 
+class Choice(NamedTuple):
+    """A sequence's next token, and how probable it was where that is asked."""
+
+    token_id: int
+    log_probabilities: TokenLogProbabilities | None = None
+
+
 @torch.inference_mode()
-def choose_tokens(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[int | EngineError]:
+def choose_tokens(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[Choice | EngineError]:
     """The next token per row of float32 ``logits`` [R, vocab], or why that row has none.
 
     Greedy rows get the most probable token, the lowest id among equals. Tokens that would end a
@@ -28,6 +37,9 @@ def choose_tokens(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[int | 
         for row, sequence in enumerate(sequences)
         if sequence.sampling is not None
     ]
+    asked = [(row, p.logprobs) for row, p in sampling if p.logprobs is not None]
+    # A copy, of what the model itself has said.
+    raw = logits[[row for row, _ in asked]] if asked else None
     for row, sequence in enumerate(sequences):
         if not sequence.may_stop and sequence.stop.stop_ids:
             logits[row, list(sequence.stop.stop_ids)] = -torch.inf
@@ -41,7 +53,16 @@ def choose_tokens(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[int | 
         tokens[rows] = _draw(logits, best, rows, sequences, drawn)
     # Ids are exact in float64, and one copy to the host is cheaper than two.
     found = torch.stack((tokens.to(torch.float64), best.to(torch.float64)), dim=1).tolist()
-    return [int(token) if math.isfinite(value) else _no_token(value) for token, value in found]
+    choices = [
+        Choice(int(token)) if math.isfinite(value) else _no_token(value) for token, value in found
+    ]
+    if raw is not None:
+        at = [row for row, _ in asked]
+        told = log_probabilities(raw, tokens[at], [count for _, count in asked])
+        for row, probabilities in zip(at, told, strict=True):
+            if isinstance(choice := choices[row], Choice):
+                choices[row] = choice._replace(log_probabilities=probabilities)
+    return choices
 
 
 def _adjust(

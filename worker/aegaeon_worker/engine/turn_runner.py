@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from aegaeon.errors import EngineError
 from aegaeon_worker.engine.events import FinishReason, SequenceFailed, StepBatch
 from aegaeon_worker.engine.model_table import InstalledModel
-from aegaeon_worker.engine.sampler import choose_tokens
+from aegaeon_worker.engine.sampler import Choice, choose_tokens
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.step_plan import Chunk, StepLimits, build_input, plan_step
 from aegaeon_worker.kv.errors import PoolTooSmall
@@ -80,25 +80,25 @@ class TurnRunner:
 
     def _advance(self, chunks: Seq[Chunk], result: StepResult) -> None:
         try:
-            tokens = self._forward(chunks)
+            choices = self._forward(chunks)
         except Exception as error:
             self._isolate(chunks, error, result)
             return
-        for chunk, token in zip(chunks, tokens, strict=True):
-            if isinstance(token, EngineError):
-                result.failed.append(SequenceFailed(chunk.sequence.handle, token))
+        for chunk, choice in zip(chunks, choices, strict=True):
+            if isinstance(choice, EngineError):
+                result.failed.append(SequenceFailed(chunk.sequence.handle, choice))
             else:
-                self._record(chunk, token, result.batch)
+                self._record(chunk, choice, result.batch)
 
-    def _forward(self, chunks: Seq[Chunk]) -> list[int | EngineError | None]:
+    def _forward(self, chunks: Seq[Chunk]) -> list[Choice | EngineError | None]:
         """Next token of every chunk that reaches its sequence's end, or why there is none; None
         for the others."""
         tables = [self._memory.block_table(chunk.sequence.handle) for chunk in chunks]
         step = build_input(chunks, tables, self._model.memory.kv.tensor)
         logits = self._model.served.forward(step)
         complete = [chunk.sequence for chunk in chunks if chunk.completes]
-        tokens = iter(choose_tokens(logits, complete))
-        return [next(tokens) if chunk.completes else None for chunk in chunks]
+        choices = iter(choose_tokens(logits, complete))
+        return [next(choices) if chunk.completes else None for chunk in chunks]
 
     def _isolate(self, chunks: Seq[Chunk], error: Exception, result: StepResult) -> None:
         """A pass failed: repeat it one by one, so that only the sequence at fault fails."""
@@ -111,7 +111,7 @@ class TurnRunner:
         for chunk in chunks:
             self._advance([chunk], result)
 
-    def _record(self, chunk: Chunk, token: int | None, batch: StepBatch) -> None:
+    def _record(self, chunk: Chunk, choice: Choice | None, batch: StepBatch) -> None:
         sequence = chunk.sequence
         if sequence.num_pending == 1 and sequence.num_generated > 0:
             batch.decode_sequences += 1
@@ -120,8 +120,9 @@ class TurnRunner:
         sequence.num_computed += chunk.num_tokens
         batch.context_tokens += sequence.num_computed
         self._memory.commit(sequence.handle, sequence.num_computed)
-        if token is not None:
-            batch.add(sequence.handle, token, sequence.append(token))
+        if choice is not None:
+            token, probabilities = choice
+            batch.add(sequence.handle, token, sequence.append(token), probabilities)
 
 
 def ended(batch: StepBatch) -> list[int]:

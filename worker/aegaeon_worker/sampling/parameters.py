@@ -24,6 +24,7 @@ class SamplingParameters:
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
+    logprobs: int | None = None
 
     @property
     def is_greedy(self) -> bool:

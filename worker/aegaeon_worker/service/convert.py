@@ -109,6 +109,7 @@ def _sampling_from_pb(sampling: inference_pb2.SamplingParameters) -> SamplingPar
         repetition_penalty=sampling.repetition_penalty,
         logit_bias=tuple(sampling.logit_bias.items()),
         seed=sampling.seed,
+        logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
     )
 
 
@@ -191,6 +192,18 @@ def _step_to_pb(step: events.StepBatch) -> worker_pb2.StepBatch:
         prefill_tokens=step.prefill_tokens,
         decode_sequences=step.decode_sequences,
         context_tokens=step.context_tokens,
+        log_probabilities=_log_probabilities_to_pb(step) if step.log_probabilities else None,
+    )
+
+
+def _log_probabilities_to_pb(step: events.StepBatch) -> inference_pb2.LogProbabilities:
+    entries = step.log_probabilities.values()
+    return inference_pb2.LogProbabilities(
+        indexes=step.log_probabilities,
+        logprobs=[entry.logprob for entry in entries],
+        top_counts=[len(entry.top_token_ids) for entry in entries],
+        top_token_ids=[token for entry in entries for token in entry.top_token_ids],
+        top_logprobs=[value for entry in entries for value in entry.top_logprobs],
     )
 
 

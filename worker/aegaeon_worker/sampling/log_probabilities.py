@@ -1,0 +1,38 @@
+"""What a model thought of a token, and of those that it thought most probable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+import torch
+
+
+class TokenLogProbabilities(NamedTuple):
+    """Natural logarithms; the most probable tokens are in descending order, equals by id."""
+
+    logprob: float
+    top_token_ids: tuple[int, ...]
+    top_logprobs: tuple[float, ...]
+
+
+def log_probabilities(
+    logits: torch.Tensor, tokens: torch.Tensor, counts: Seq[int]
+) -> list[TokenLogProbabilities]:
+    """Of ``tokens`` [R], and of the ``counts`` most probable ones per row of ``logits`` [R, V]."""
+    whole = logits.logsumexp(-1, keepdim=True)
+    own = (logits.gather(1, tokens[:, None]) - whole).squeeze(1).tolist()
+    best = logits.topk(min(max(counts), logits.shape[1]))
+    values, ids = (best.values - whole).tolist(), best.indices.tolist()
+    rows = []
+    for row, count in enumerate(counts):
+        # Devices order equal values as they like.
+        top = sorted(zip(values[row], ids[row], strict=True), key=lambda pair: (-pair[0], pair[1]))
+        rows.append(
+            TokenLogProbabilities(
+                own[row],
+                tuple(token for _, token in top[:count]),
+                tuple(value for value, _ in top[:count]),
+            )
+        )
+    return rows
