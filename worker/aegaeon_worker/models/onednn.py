@@ -28,7 +28,8 @@ _ROW_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 def onednn_product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """``rows`` [M, K] by ``weight`` [N, K], plain or packed, as [M, N]."""
     if rows.shape[0] > _ROW_COUNTS[-1]:
-        return torch.cat([_padded_product(part, weight) for part in rows.split(_ROW_COUNTS[-1])])
+        parts = torch.split(rows, _ROW_COUNTS[-1])
+        return torch.cat([_padded_product(part, weight) for part in parts])
     return _padded_product(rows, weight)
 
 
