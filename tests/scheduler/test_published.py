@@ -13,14 +13,19 @@ from aegaeon_scheduler.core.prefill_groups import MAX_GROUP
 from aegaeon_scheduler.core.quota import round_quotas
 from aegaeon_scheduler.core.values import EngineRole, FinishReason, TurnStage
 from tests.scheduler.fake_cluster import FakeClusterDriver, request
-from tests.scheduler.fake_worker import FakeWorker
+from tests.scheduler.fake_worker import MS, FakeWorker
 
 LONG = 1_000
 P, D, S = EngineRole.PREFILL, EngineRole.DECODE, EngineRole.SIMPLE
 
 
-def world_of(*roles: EngineRole, batch: int = 16) -> tuple[FakeClusterDriver, list[FakeWorker]]:
-    world = FakeClusterDriver(CoreConfig(policy=SchedulingPolicy.PUBLISHED))
+PUBLISHED = CoreConfig(policy=SchedulingPolicy.PUBLISHED)
+
+
+def world_of(
+    *roles: EngineRole, batch: int = 16, config: CoreConfig = PUBLISHED
+) -> tuple[FakeClusterDriver, list[FakeWorker]]:
+    world = FakeClusterDriver(config)
     workers = [
         world.add_worker("n0", index, role=role, batch=batch) for index, role in enumerate(roles)
     ]
@@ -160,3 +165,17 @@ def test_an_engine_for_both_stages_gives_prompts_their_first_token_first() -> No
 
 def test_clients_know_every_policy_by_its_name() -> None:
     assert list(get_args(SchedulingPolicyName)) == [policy.value for policy in SchedulingPolicy]
+
+
+def test_prompts_without_end_do_not_keep_an_engine_from_decoding() -> None:
+    config = CoreConfig(policy=SchedulingPolicy.PUBLISHED, max_wait_ns=200 * MS)
+    world, (simple,) = world_of(S, config=config)
+    first = world.submit(request("a", (1,), LONG))
+    run(world, simple, 4)
+    made = []
+    for number in range(150):  # a turn takes three rounds, and takes in eight prompts
+        for model in ("b", "b", "c", "c"):
+            world.submit(request(model, (number + 2,), 1))
+        run(world, simple)
+        made.append(len(first.generated))
+    assert made[-1] > made[100] > made[50]

@@ -64,6 +64,13 @@ class DecodeRounds:
         # A batch that ends its turn of the round before just now is not left out, but comes later.
         return next((entry for entry in self._round if _runnable(engine, entry[0])), None)
 
+    def waits_since(self, engine: Engine, then_ns: int) -> bool:
+        """Whether a batch has been waiting since ``then_ns`` or longer."""
+        return any(
+            _runnable(engine, batch) and engine.queues[batch.model].since_ns <= then_ns
+            for batch in self.batches
+        )
+
     def following(self, engine: Engine) -> str:
         """The model that will follow the turns at the worker."""
         ahead = [batch.model for batch, _ in self._round if _runnable(engine, batch)]

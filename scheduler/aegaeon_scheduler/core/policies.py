@@ -28,7 +28,7 @@ class SchedulingPolicy(enum.StrEnum):
 def planner(config: CoreConfig) -> Planner:
     """Chooses engines and plans turns."""
     if config.policy is SchedulingPolicy.PUBLISHED:
-        return PublishedPlanner()
+        return PublishedPlanner(config.max_wait_ns)
     if config.policy is SchedulingPolicy.DEADLINE:
         turns = DeadlineTurns(config.max_quota_ns, config.max_wait_ns)
         return TurnPlanner(turns, LeastWork(config.affinity_slack))

@@ -2,7 +2,8 @@
 
 A dedicated prefill engine runs groups only, and a dedicated decode engine runs rounds only. An
 engine that does both stages gives groups the precedence: members leave with their first token, and
-are decoded in the rounds of the same engine.
+are decoded in the rounds of the same engine. Once a batch has waited too long, turns of the round
+and groups alternate.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class _Work:
     groups: PrefillGroups = field(default_factory=PrefillGroups)
     #: Handles up to this one have been sorted in.
     last_handle: int = 0
+    #: The latest turn of the round went ahead of a group.
+    went_ahead: bool = False
 
     def sync(self, engine: Engine) -> None:
         """Follow the engine's ledger."""
@@ -56,8 +59,9 @@ class _Work:
 
 @dataclass(slots=True)
 class PublishedPlanner:
-    """See `Planner`."""
+    """See `Planner`; no batch waits longer than ``max_wait_ns`` for groups alone."""
 
+    max_wait_ns: int
     _writer: TurnWriter = field(default_factory=TurnWriter)
     #: By epoch.
     _work: dict[int, _Work] = field(default_factory=dict)
@@ -83,7 +87,7 @@ class PublishedPlanner:
             if batch.turn is not None and engine.queues.get(batch.model) is not None:
                 room = engine.identity.max_batch_sequences - len(batch.turn.members)
                 self._writer.join(engine, batch.turn, _draw(engine, batch, room), out)
-        while len(engine.turns) < DEPTH and self._queue_next(engine, work, out):
+        while len(engine.turns) < DEPTH and self._queue_next(engine, work, now_ns, out):
             pass
         for batch in work.rounds.batches:
             if batch.turn is not None:
@@ -113,9 +117,11 @@ class PublishedPlanner:
         load_ns = work.groups.load_ns(engine)
         return len(work.rounds.batches), load_ns, engine.identity.worker_index
 
-    def _queue_next(self, engine: Engine, work: _Work, out: Outbox) -> bool:
+    def _queue_next(self, engine: Engine, work: _Work, now_ns: int, out: Outbox) -> bool:
         groups = work.groups.next_groups(engine)
-        if groups:
+        overdue = work.rounds.waits_since(engine, now_ns - self.max_wait_ns)
+        work.went_ahead = bool(groups) and overdue and not work.went_ahead
+        if groups and not work.went_ahead:
             batch, quota_ns = groups[0], 0
             reason = "group of prompts, first come first served"
             prefetch = groups[1].model if len(groups) > 1 else work.rounds.following(engine)
@@ -130,7 +136,7 @@ class PublishedPlanner:
             prefetch = work.rounds.following(engine)
         members = _draw(engine, batch, engine.identity.max_batch_sequences)
         batch.turn = self._writer.queue(
-            engine, batch.model, members, quota_ns, prefetch, reason, out, bool(groups)
+            engine, batch.model, members, quota_ns, prefetch, reason, out, batch in groups
         )
         batch.begun = True
         return True
