@@ -282,7 +282,7 @@ class ModelEstimate(_message.Message):
     def __init__(self, model: _Optional[str] = ..., step_time_ns: _Optional[int] = ..., sequences: _Optional[int] = ..., switch_time_ns: _Optional[int] = ..., measured_step_time_ns: _Optional[int] = ..., expected_step_time_ns: _Optional[int] = ..., step_error: _Optional[float] = ..., measurements: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
-    __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node", "handed_off", "recomputed", "stolen_batches", "stolen_sequences")
+    __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node", "handed_off", "recomputed", "stolen_batches", "stolen_sequences", "hand_off_time_ns", "import_time_ns", "imported_bytes")
     class RoutedByNodeEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -319,6 +319,9 @@ class Statistics(_message.Message):
     RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
     STOLEN_BATCHES_FIELD_NUMBER: _ClassVar[int]
     STOLEN_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    HAND_OFF_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    IMPORT_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    IMPORTED_BYTES_FIELD_NUMBER: _ClassVar[int]
     since_unix_ns: int
     requests: int
     finished: int
@@ -334,7 +337,10 @@ class Statistics(_message.Message):
     recomputed: int
     stolen_batches: int
     stolen_sequences: int
-    def __init__(self, since_unix_ns: _Optional[int] = ..., requests: _Optional[int] = ..., finished: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., rejected: _Optional[int] = ..., tokens: _Optional[int] = ..., recovered: _Optional[int] = ..., routed_by_node: _Optional[_Mapping[str, int]] = ..., placed_by_node: _Optional[_Mapping[str, int]] = ..., evicted_by_node: _Optional[_Mapping[str, int]] = ..., handed_off: _Optional[int] = ..., recomputed: _Optional[int] = ..., stolen_batches: _Optional[int] = ..., stolen_sequences: _Optional[int] = ...) -> None: ...
+    hand_off_time_ns: int
+    import_time_ns: int
+    imported_bytes: int
+    def __init__(self, since_unix_ns: _Optional[int] = ..., requests: _Optional[int] = ..., finished: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., rejected: _Optional[int] = ..., tokens: _Optional[int] = ..., recovered: _Optional[int] = ..., routed_by_node: _Optional[_Mapping[str, int]] = ..., placed_by_node: _Optional[_Mapping[str, int]] = ..., evicted_by_node: _Optional[_Mapping[str, int]] = ..., handed_off: _Optional[int] = ..., recomputed: _Optional[int] = ..., stolen_batches: _Optional[int] = ..., stolen_sequences: _Optional[int] = ..., hand_off_time_ns: _Optional[int] = ..., import_time_ns: _Optional[int] = ..., imported_bytes: _Optional[int] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
     __slots__ = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aegaeon.errors import ModelLoadError
 from aegaeon.v1 import cluster_pb2
 
 
@@ -30,3 +31,8 @@ class StubSettings:
     #: Models whose files are "broken".
     broken: set[str] = field(default_factory=set)
     load_s: float = 0.0
+
+
+def broken(path: str) -> ModelLoadError:
+    """Why a broken model cannot be loaded."""
+    return ModelLoadError(f"{path}: model.safetensors is truncated", metadata={"path": path})

@@ -10,12 +10,11 @@ from typing import Any
 
 import grpc
 
-from aegaeon.errors import ModelLoadError
 from aegaeon.rpc.channel import CONTRACT_VERSION, open_channel, server_options
 from aegaeon.rpc.status import abort, to_detail
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, worker_pb2, worker_pb2_grpc
 from tests.scheduler.stub_model import CONTEXT, EOS, VOCAB, StubSequence, tell
-from tests.scheduler.stub_settings import StubSettings, StubTurn
+from tests.scheduler.stub_settings import StubSettings, StubTurn, broken
 
 
 class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
@@ -94,7 +93,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.InspectModelRequest, context: Any
     ) -> worker_pb2.InspectModelResponse:
         if request.spec.name in self.settings.broken:
-            await abort(context, _broken(request.spec.path))
+            await abort(context, broken(request.spec.path))
         return worker_pb2.InspectModelResponse(facts=self._facts(request.spec))
 
     async def register(self) -> None:
@@ -140,7 +139,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
         spec = command.spec
         await asyncio.sleep(self.settings.load_s)
         if spec.name in self.settings.broken:
-            failed = worker_pb2.ModelFailed(model=spec.name, error=to_detail(_broken(spec.path)))
+            failed = worker_pb2.ModelFailed(model=spec.name, error=to_detail(broken(spec.path)))
             self._out.put_nowait(worker_pb2.ExecuteResponse(model_failed=failed))
             return
         self.models[spec.name] = spec
@@ -265,7 +264,10 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
         if spec.kv.num_tokens and sequence.made == len(spec.generated_token_ids):
             self.imported += spec.kv.num_tokens
             imported = worker_pb2.SequenceImported(
-                handle=spec.handle, imported_tokens=spec.kv.num_tokens
+                handle=spec.handle,
+                imported_tokens=spec.kv.num_tokens,
+                bytes=1024,
+                copy_time_ns=7,
             )
             self._out.put_nowait(worker_pb2.ExecuteResponse(sequence_imported=imported))
 
@@ -276,7 +278,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
             known = len(spec.prompt_token_ids) + len(spec.generated_token_ids)
             run = worker_pb2.BlockRun(slab=1, slab_generation=2, first_block=3, num_blocks=4)
             place = worker_pb2.KvPlace(num_tokens=known, block_bytes=1024, runs=[run])
-            handed = worker_pb2.SequenceHandedOff(handle=handle, kv=place)
+            handed = worker_pb2.SequenceHandedOff(handle=handle, kv=place, copy_time_ns=5)
             self.held.add(handle)
             self._out.put_nowait(worker_pb2.ExecuteResponse(sequence_handed_off=handed))
         turn.members.clear()
@@ -294,7 +296,3 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
             max_model_len=spec.max_model_len or CONTEXT,
             eos_token_ids=EOS,
         )
-
-
-def _broken(path: str) -> ModelLoadError:
-    return ModelLoadError(f"{path}: model.safetensors is truncated", metadata={"path": path})

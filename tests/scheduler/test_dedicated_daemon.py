@@ -50,7 +50,10 @@ async def test_tokens_come_from_both_engines_of_a_dedicated_pair(start: Start) -
     assert tokens == answer((3, 1, 4), 8)
     await harness.settled()
     snapshot = await harness.runtime()
-    assert snapshot.statistics.handed_off == 1
+    statistics = snapshot.statistics
+    assert (statistics.handed_off, statistics.recomputed) == (1, 0)
+    assert (statistics.hand_off_time_ns, statistics.import_time_ns) == (5, 7)
+    assert statistics.imported_bytes == 1024
     assert [engine.tokens for engine in snapshot.engines] == [1, 7]
     assert (prefill.held, decode.imported) == (set(), 3)
 

@@ -20,6 +20,7 @@ def on_handed_off(state: State, engine: Engine, event: SequenceHandedOff, now_ns
         return
     requests.detach(state, sequence)
     state.statistics.handed_off += 1
+    state.statistics.hand_off_time_ns += event.copy_time_ns
     if event.place.num_tokens:
         engine.held[event.handle] = sequence
         sequence.source = KvSource(engine.epoch, event.handle, event.place)
@@ -34,6 +35,8 @@ def on_imported(state: State, engine: Engine, event: SequenceImported) -> None:
     sequence = engine.sequences.get(event.handle)
     if sequence is None or sequence.source is None:
         return
-    if not event.imported_tokens:
-        state.statistics.recomputed += 1
+    statistics = state.statistics
+    statistics.recomputed += not event.imported_tokens
+    statistics.import_time_ns += event.copy_time_ns
+    statistics.imported_bytes += event.num_bytes
     kv_sources.drop(state, sequence)

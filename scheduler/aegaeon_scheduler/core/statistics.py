@@ -22,6 +22,10 @@ class Statistics:
     recomputed: int = 0
     stolen_batches: int = 0
     stolen_sequences: int = 0
+    #: As workers measured it, summed.
+    hand_off_time_ns: int = 0
+    import_time_ns: int = 0
+    imported_bytes: int = 0
     routed_by_node: Counter[str] = field(default_factory=Counter)
     placed_by_node: Counter[str] = field(default_factory=Counter)
     evicted_by_node: Counter[str] = field(default_factory=Counter)

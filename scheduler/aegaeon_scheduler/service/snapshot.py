@@ -148,6 +148,9 @@ def _statistics(statistics: Statistics, since_unix_ns: int) -> cluster_pb2.Stati
         recomputed=statistics.recomputed,
         stolen_batches=statistics.stolen_batches,
         stolen_sequences=statistics.stolen_sequences,
+        hand_off_time_ns=statistics.hand_off_time_ns,
+        import_time_ns=statistics.import_time_ns,
+        imported_bytes=statistics.imported_bytes,
     )
 
 
