@@ -68,23 +68,21 @@ class DeadlineTurns:
 
 def _interleave(engine: Engine, found: WorkingSet, slack_ns: int, now_ns: int) -> Plan:
     """Turns of a few steps for the members; the entrant's as soon as its weights are there."""
-    members, entrant = list(found.members), found.entrant
-    pending = entrant if members and found.entrant_in_ns else None
+    members, entrant = found.members, found.entrant
+    pending = entrant if len(members) and found.entrant_in_ns else None
     if entrant is not None and (pending is None or len(members) == 1):
-        members.append(entrant)  # behind a lone member, whose turn lasts until the fetch has ended
+        members.add(entrant)  # behind a lone member, whose turn lasts until the fetch has ended
     at_worker = [turn.model for turn in engine.turns]
-    waiting = [q for q in members if q.waiting and q.model not in at_worker]
+    waiting = [q for q in members.queues if q.waiting and q.model not in at_worker]
     order = [q.model for q in sorted(waiting, key=lambda q: (q.since_ns, q.model))]
     following = [*at_worker, *order][:DEPTH]
     quotas = {turn.model: turn.quota_ns for turn in engine.turns}
-    for queue in members if len(members) > 1 else []:
-        if queue.model in following:
-            quota_ns = working_set.turn_ns(engine, members, queue)
-            quotas[queue.model] = _kept(quotas.get(queue.model, 0), quota_ns)
-    if len(members) == 1 and members[0].model in following:
-        quotas[members[0].model] = 0
-        if found.outside:
-            quotas[members[0].model] = _until(engine, members[0].model, slack_ns, now_ns)
+    for queue in members.queues:
+        if queue.model in following and len(members) > 1:
+            quotas[queue.model] = _kept(quotas.get(queue.model, 0), members.turn_ns(queue))
+        elif queue.model in following:
+            alone_ns = _until(engine, queue.model, slack_ns, now_ns) if found.outside else 0
+            quotas[queue.model] = alone_ns
     if pending is not None and following[1:] == [pending.model] and following[0] in quotas:
         quotas[following[0]] = _until(engine, following[0], found.entrant_in_ns, now_ns)
     return Plan(order, quotas, "all are on time", pending.model if pending else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.model_queue import ModelQueue
@@ -16,12 +16,65 @@ _GROWTH_TOKENS = 16
 _NEW_GROWTH_TOKENS = 256
 
 
+@dataclass(slots=True, eq=False)
+class Members:
+    """Models that take turns of a few steps, and what they need together."""
+
+    engine: Engine
+    #: KV on the device that belongs to none of them: it gives way to a turn, but not to a fetch.
+    _left_bytes: int
+    queues: list[ModelQueue] = field(default_factory=list)
+    _steps: list[float] = field(default_factory=list)
+    _tpot_ns: int = 0
+    _bytes: int = 0
+    #: Bytes that one more token of every sequence takes.
+    _token_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.queues)
+
+    def takes(self, queue: ModelQueue) -> bool:
+        """Whether a model finds room and time beside the members; alone it always does."""
+        if not self.queues:
+            return True
+        tpot_ns = min(self._tpot_ns, queue.tpot_ns)
+        step_ns = self.engine.step_ns(queue.model)
+        if sum(self._steps) + step_ns > _STEPS_SHARE * tpot_ns:
+            return False
+        growth = _GROWTH_TOKENS if queue.begun else _NEW_GROWTH_TOKENS
+        left_bytes = self._left_bytes - (queue.kv_bytes if queue.begun else 0)
+        token_bytes = self._token_bytes + queue.size * queue.kv_token_bytes
+        needed = self._bytes + self._own_bytes(queue) + growth * token_bytes + left_bytes
+        return needed <= self.engine.identity.device.pool_bytes
+
+    def add(self, queue: ModelQueue) -> None:
+        """Take in a model."""
+        self._tpot_ns = min(self._tpot_ns, queue.tpot_ns) if self.queues else queue.tpot_ns
+        self.queues.append(queue)
+        self._steps.append(self.engine.step_ns(queue.model))
+        self._left_bytes -= queue.kv_bytes if queue.begun else 0
+        self._bytes += self._own_bytes(queue)
+        self._token_bytes += queue.size * queue.kv_token_bytes
+
+    def turn_ns(self, queue: ModelQueue) -> int:
+        """Quota of a member's turn beside others, so that between two tokens of each of them there
+        are no more than one turn of all the others and a step of its own; at least 1.
+        """
+        each = (_TURNS_SHARE * self._tpot_ns - max(self._steps)) / (len(self.queues) - 1)
+        # A turn ends with the step in which its quota passes.
+        return max(1, int(each - self._steps[self.queues.index(queue)]))
+
+    def _own_bytes(self, queue: ModelQueue) -> int:
+        # Weights and KV begin a chunk each.
+        return queue.weight_bytes + queue.kv_bytes + 2 * self.engine.identity.device.chunk_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class WorkingSet:
     """What runs, what comes next, and what must wait."""
 
     #: Their weights are on the device; most recently planned first.
-    members: list[ModelQueue]
+    members: Members
     #: Finds room beside the members, and joins once its weights are there.
     entrant: ModelQueue | None
     #: When they are expected there, in ns from now.
@@ -33,59 +86,26 @@ class WorkingSet:
 def choose(engine: Engine, now_ns: int) -> WorkingSet:
     """Members are runnable models on the device, as far as they fit together step by step."""
     runnable = {name: q for name, q in engine.queues.items() if q.runnable}
-    members: list[ModelQueue] = []
+    members = Members(engine, sum(q.kv_bytes for q in engine.queues.values() if q.begun))
     for name in _recent(engine):
         queue = runnable.get(name)
-        if queue is not None and fits(engine, members, queue):
-            members.append(queue)
+        if queue is not None and members.takes(queue):
+            members.add(queue)
             del runnable[name]
-    at_worker = [queue for name, queue in runnable.items() if engine.turn_of(name)]
+    at_worker = [runnable[turn.model] for turn in engine.turns if turn.model in runnable]
     outside = sorted((q for q in runnable.values() if q.waiting), key=_urgency)
-    entrant = next(iter(at_worker), None) or _entrant(engine, members, outside)
+    entrant = at_worker[0] if at_worker else _entrant(members, outside)
     if entrant in outside:
         outside.remove(entrant)
     wait_ns = _fetch_ns(engine, entrant, now_ns) if entrant is not None else 0
     return WorkingSet(members, entrant, wait_ns, outside)
 
 
-def _entrant(
-    engine: Engine, members: list[ModelQueue], outside: list[ModelQueue]
-) -> ModelQueue | None:
+def _entrant(members: Members, outside: list[ModelQueue]) -> ModelQueue | None:
     """The most urgent model that fits; the one whose fetch is under way, while it does."""
-    ordered = sorted(outside, key=lambda queue: queue.model != engine.fetching)
-    return next((queue for queue in ordered if fits(engine, members, queue)), None)
-
-
-def fits(engine: Engine, members: list[ModelQueue], queue: ModelQueue) -> bool:
-    """Whether a model finds room and time beside others; alone it always does."""
-    if not members:
-        return True
-    models = [*members, queue]
-    if sum(engine.step_ns(m.model) for m in models) > _STEPS_SHARE * _tpot_ns(models):
-        return False
-    device = engine.identity.device
-    # KV that others left behind only gives way to a turn, and never to a fetch.
-    held = sum(q.kv_bytes for q in engine.queues.values() if q.begun and q not in models)
-    growth = _GROWTH_TOKENS if queue.begun else _NEW_GROWTH_TOKENS
-    needed = sum(
-        m.weight_bytes + (m.tokens + m.size * growth) * m.kv_token_bytes + 2 * device.chunk_bytes
-        for m in models
-    )
-    return needed + held <= device.pool_bytes
-
-
-def _tpot_ns(models: list[ModelQueue]) -> int:
-    return min(queue.tpot_ns for queue in models)
-
-
-def turn_ns(engine: Engine, models: list[ModelQueue], queue: ModelQueue) -> int:
-    """Quota of a turn of ``queue``, so that between two tokens of each of the others there are no
-    more than a round's turns of all the others and a step of its own; at least 1.
-    """
-    steps = [engine.step_ns(m.model) for m in models]
-    each = (_TURNS_SHARE * _tpot_ns(models) - max(steps)) / (len(models) - 1)
-    # A turn ends with the step in which its quota passes.
-    return max(1, int(each - engine.step_ns(queue.model)))
+    fetching = members.engine.fetching
+    ordered = sorted(outside, key=lambda queue: queue.model != fetching)
+    return next((queue for queue in ordered if members.takes(queue)), None)
 
 
 def _recent(engine: Engine) -> list[str]:
