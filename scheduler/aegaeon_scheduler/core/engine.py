@@ -71,6 +71,7 @@ class Engine:
     turn_count: int = 0
     switch_count: int = 0
     token_count: int = 0
+    _models_step_ns: float = -1.0
 
     @property
     def engine_id(self) -> str:
@@ -92,6 +93,7 @@ class Engine:
                 kv_token_bytes=sequence.kv_token_bytes,
                 tpot_ns=sequence.slo.tpot_ns,
             )
+            self._models_step_ns = -1.0
         self.sequences[sequence.handle] = sequence
         sequence.engine_id = self.engine_id
         queue.count(sequence, 1)
@@ -110,6 +112,7 @@ class Engine:
         queue.count(sequence, -1)
         if not queue.size:
             del self.queues[sequence.model]
+            self._models_step_ns = -1.0
         sequence.engine_id = None
 
     def pause(self, sequence: Sequence) -> Turn | None:
@@ -214,6 +217,12 @@ class Engine:
             return self.estimator.step_ns(model)
         queue = self.queues[model]
         return self.estimator.step_ns(model, batch, queue.tokens * batch / queue.size)
+
+    def models_step_ns(self) -> float:
+        """One step of every model with sequences, as expected when the latest came or went."""
+        if self._models_step_ns < 0:
+            self._models_step_ns = sum(self.step_ns(model) for model in self.queues)
+        return self._models_step_ns
 
     def batch_of(self, model: str) -> int:
         """Runnable sequences of a model that fit into a batch."""
