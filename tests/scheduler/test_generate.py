@@ -10,6 +10,7 @@ import pytest
 from aegaeon.errors import ErrorReason
 from aegaeon.rpc.status import from_rpc_error
 from aegaeon.v1 import inference_pb2, inference_pb2_grpc, model_pb2
+from aegaeon_scheduler.core.values import AdmissionPolicy
 from tests.scheduler.conftest import Harness, Start, narrow_channel, until
 from tests.scheduler.requests import generate_request
 from tests.scheduler.stub_model import answer, told_of
@@ -178,6 +179,21 @@ async def test_a_full_queue_is_told_and_drains(start: Start) -> None:
     for call in calls:
         call.cancel()
     await harness.settled()
+    assert (await collect(harness, generate_request()))[0] == answer((1, 2, 3), 8)
+
+
+async def test_a_promise_that_could_not_be_kept_is_refused_with_a_time_to_retry(
+    start: Start,
+) -> None:
+    harness = await start(admission=AdmissionPolicy.SLO)
+    await harness.worker()
+    await harness.deploy()
+    hasty = generate_request((1,), 4_000)
+    hasty.ttft_slo_ns = hasty.tpot_slo_ns = 100_000
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(harness, hasty)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert int(from_rpc_error(caught.value).metadata["retry_after_ms"]) >= 100
     assert (await collect(harness, generate_request()))[0] == answer((1, 2, 3), 8)
 
 
