@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from aegaeon.errors import AegaeonError
 from aegaeon.model_spec import ModelSpec
 from aegaeon.sampling import SamplingParams
 from aegaeon.v1 import cluster_pb2
-from tests.integration.daemons import START_S, until
+from tests.integration.daemons import START_S, restart_command, until
 from tests.integration.models import expected_tokens
 from tests.integration.workload import ask, prompts, tiny_node, tokens_of
 
@@ -116,10 +117,25 @@ def test_the_loss_of_either_engine_is_not_seen(
 ) -> None:
     with dedicated(tiny_models, shm_dir) as service:
         killed = next(w.pid for w in service.runtime().workers if w.worker_index == index)
+        command = restart_command(killed)
         with load(service, tiny_models, role, tokens) as running:
             psutil.Process(killed).kill()
             assert [tokens_of(output) for output in running.result()] == expected
         assert len(service.runtime().engines) == 1
-        # The one that is left does both stages.
-        later = service.serve([ask(tiny_models[0], PROMPTS[1], NEW_TOKENS)])
-        assert tokens_of(later[0]) == expected[1]
+        # The one that is left does both stages, until the other one is back.
+        again = ask(tiny_models[0], PROMPTS[1], NEW_TOKENS)
+        assert tokens_of(service.serve([again])[0]) == expected[1]
+        successor = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            until(lambda: hands_off(service, again), START_S)
+            assert tokens_of(service.serve([again])[0]) == expected[1]
+        finally:
+            successor.terminate()
+            assert successor.wait(20) == 0
+
+
+def hands_off(service: LLMService, request: Request) -> bool:
+    """Whether a request goes through both engines."""
+    service.reset()
+    service.serve([request])
+    return service.runtime().statistics.handed_off == 1
