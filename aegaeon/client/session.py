@@ -106,13 +106,17 @@ class Session:
             try:
                 problem = await self._one_stream()
             except AegaeonError as error:
+                self._outbox = asyncio.Queue()
                 self._fail_all(error)
                 return
+            # Requests and cancels of before are for a stream that is gone, whose sender still waits
+            # for one more message and would swallow it.
+            self._outbox = asyncio.Queue()
             self._settle_after_loss(problem)
             if not self._pending:
                 return
             await asyncio.sleep(_RETRY_DELAY_S)
-            # Requests and cancels of before are for a stream that is gone.
+            # What was submitted meanwhile is pending as well.
             self._outbox = asyncio.Queue()
             for pending in list(self._pending.values()):
                 self._send(pending)
