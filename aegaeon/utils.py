@@ -26,6 +26,13 @@ def get_tokenizer(
     path: str | os.PathLike[str], *, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
     """The model's Hugging Face tokenizer; loaded once per process and folder."""
+    return load_tokenizer(path, trust_remote_code=trust_remote_code)
+
+
+def load_tokenizer(
+    path: str | os.PathLike[str], *, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """As `get_tokenizer`, from the files as they are now."""
     import transformers
 
     folder = Path(path)

@@ -117,6 +117,12 @@ class Connection:
             response = await self._models.GetModel(model_pb2.GetModelRequest(name=name))
         return response.model
 
+    async def list_models(self) -> list[model_pb2.ModelInfo]:
+        """All deployed models, by name."""
+        async with _errors():
+            response = await self._models.ListModels(model_pb2.ListModelsRequest())
+        return list(response.models)
+
     async def runtime(self) -> cluster_pb2.RuntimeSnapshot:
         """The cluster at this moment."""
         async with _errors():

@@ -24,11 +24,8 @@ def bind(server: grpc.aio.Server, listen: str, *, insecure_bind: bool) -> str:
     """
     if listen.startswith("unix:"):
         _clear_stale_socket(Path(listen.removeprefix("unix:")))
-    elif not insecure_bind and not _is_loopback(listen):
-        raise ConfigError(
-            f"{listen} is reachable from other machines and this connection is not encrypted; "
-            f"listen on 127.0.0.1 or a unix socket, or allow it with --insecure-bind"
-        )
+    else:
+        check_reach(listen, insecure_bind=insecure_bind)
     # A socket file admits whoever may write to it: only this user, as nothing here asks who it is.
     mask = os.umask(0o077)
     try:
@@ -40,6 +37,15 @@ def bind(server: grpc.aio.Server, listen: str, *, insecure_bind: bool) -> str:
     if listen.startswith("unix:"):
         return listen
     return f"{listen.rpartition(':')[0]}:{port}"
+
+
+def check_reach(listen: str, *, insecure_bind: bool) -> None:
+    """Raise ConfigError for a TCP address beyond loopback that was not asked for."""
+    if not insecure_bind and not _is_loopback(listen):
+        raise ConfigError(
+            f"{listen} is reachable from other machines and this connection is not encrypted; "
+            f"listen on 127.0.0.1 or a unix socket, or allow it with --insecure-bind"
+        )
 
 
 def _is_loopback(listen: str) -> bool:

@@ -65,7 +65,8 @@ def test_a_running_scheduler_holds_no_torch() -> None:
 def test_every_import_is_a_declared_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    requirements = [*project["dependencies"], *extras["demo"], *extras["gpu"]]
+    optional = [*extras["demo"], *extras["gateway"], *extras["gpu"]]
+    requirements = [*project["dependencies"], *optional]
     declared = {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
     owners = ABSENT | packages_distributions()
     # A namespace package (google) has several owners; one of them declared is enough.

@@ -1,0 +1,90 @@
+"""The command ``aegaeon-gateway``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from aegaeon.http.server import GatewayConfig, serve
+from aegaeon.rpc.daemon import leave, run_daemon
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the daemon until SIGTERM or SIGINT."""
+    options = _parser().parse_args(arguments)
+    config = GatewayConfig(
+        scheduler=options.scheduler,
+        host=options.host,
+        port=options.port,
+        insecure_bind=options.insecure_bind,
+        max_body_bytes=options.max_body_bytes,
+        heartbeat_s=options.heartbeat_s,
+        shutdown_grace_s=options.shutdown_grace_s,
+        ready_fd=options.ready_fd,
+    )
+    status = run_daemon(
+        lambda: serve(config),
+        name="aegaeon-gateway",
+        lifeline_fd=options.lifeline_fd,
+        lifeline_folder=options.lifeline_folder,
+    )
+    leave(status)
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Every option is a field of `GatewayConfig`, whose documentation holds."""
+    own = GatewayConfig("")
+    address = os.environ.get("AEGAEON_ADDRESS")
+    parser = argparse.ArgumentParser(
+        prog="aegaeon-gateway",
+        description="Serves OpenAI's HTTP API in front of a scheduler.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--scheduler",
+        default=address,
+        required=not address,
+        help="host:port or unix:path; AEGAEON_ADDRESS is its default",
+    )
+    add("--host", default=own.host, help="address to listen on")
+    add("--port", type=int, default=own.port, help="port; 0: any free one")
+    add("--insecure-bind", action="store_true", help="allow an address beyond loopback")
+    add("--max-body-bytes", type=_positive, default=own.max_body_bytes, help="larger ones are 413")
+    add(
+        "--heartbeat-s",
+        type=_seconds,
+        default=own.heartbeat_s,
+        help="silence after which a stream gets a comment",
+    )
+    add(
+        "--shutdown-grace-s",
+        type=_seconds,
+        default=own.shutdown_grace_s,
+        help="time for open requests to end",
+    )
+    add("--lifeline-fd", type=int, help="stop when the other end of this pipe is closed")
+    add("--lifeline-folder", type=Path, help="remove this folder when that was the reason to stop")
+    add("--ready-fd", type=int, help="write a JSON line with the address here once serving")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.01 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{value} is not from 0.01 to 86400")
+    return value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The application: routes, errors, limits."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from aegaeon.http import errors
+from aegaeon.http.cluster_routes import cluster_routes
+from aegaeon.http.completions import completion_routes
+from aegaeon.http.gateway import Gateway
+from aegaeon.http.openapi import describe_bodies
+from aegaeon.http.request_scope import RequestScope
+from aegaeon.http.tokenize_routes import tokenize_routes
+
+
+def make_app(gateway: Gateway, max_body_bytes: int) -> ASGIApp:
+    """What a server runs; the OpenAPI document is at ``/openapi.json``."""
+    app = FastAPI(
+        title="Aegaeon gateway",
+        version=version("aegaeon-grpc"),
+        # Their pages would load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+    )
+    errors.install(app)
+    for router in (completion_routes, tokenize_routes, cluster_routes):
+        app.include_router(router(gateway))
+    describe_bodies(app)
+    return RequestScope(app, max_body_bytes)

@@ -1,0 +1,105 @@
+"""POST /v1/completions and /v1/chat/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from aegaeon.http.answers import ChatAnswer, CompletionAnswer
+from aegaeon.http.chat import characters, chat_prompt
+from aegaeon.http.detokenizer import text_of
+from aegaeon.http.errors import ApiError
+from aegaeon.http.gateway import Gateway
+from aegaeon.http.models import ServedModel
+from aegaeon.http.openapi import body_of
+from aegaeon.http.schemas import MAX_CHOICES, ChatBody, CompletionBody, read
+from aegaeon.http.tokenizing import encode
+from aegaeon.http.unsupported import check
+
+#: OpenAI's default for completions; a chat may go on to the end of the context.
+_DEFAULT_MAX_TOKENS = 16
+
+
+def completion_routes(gateway: Gateway) -> APIRouter:
+    """Both endpoints."""
+    router = APIRouter(tags=["generation"])
+
+    @router.post("/v1/completions", openapi_extra=body_of(CompletionBody))
+    async def completions(
+        request: Request, body: Annotated[CompletionBody, Depends(read(CompletionBody))]
+    ) -> Response:
+        """Continue one or several prompts, given as text or as token ids."""
+        check(body)
+        model = await gateway.models.get(body.model)
+        prompts = await _prompts(gateway, model, body)
+        echoes = await _echoes(gateway, model, body, prompts) if body.echo else []
+        answer = CompletionAnswer(body, prompts, echoes)
+        max_tokens = body.max_tokens or _DEFAULT_MAX_TOKENS
+        return await gateway.respond(request, body, model, prompts, max_tokens, answer)
+
+    @router.post("/v1/chat/completions", openapi_extra=body_of(ChatBody))
+    async def chat_completions(
+        request: Request, body: Annotated[ChatBody, Depends(read(ChatBody))]
+    ) -> Response:
+        """Answer a conversation, written as the model's chat template has it."""
+        check(body)
+        if body.max_tokens is not None and body.max_completion_tokens is not None:
+            raise ApiError(
+                "max_completion_tokens: max_tokens is its older name; give one of them",
+                code="invalid_value",
+                param="max_completion_tokens",
+            )
+        model = await gateway.models.get(body.model)
+        size = characters(body.messages)
+        options = body.chat_template_kwargs or {}
+        prompt = await gateway.pool.run(size, chat_prompt, model, body.messages, options)
+        max_tokens = body.max_completion_tokens or body.max_tokens
+        answer = ChatAnswer(body, [prompt])
+        return await gateway.respond(request, body, model, [prompt], max_tokens, answer)
+
+    return router
+
+
+async def _prompts(gateway: Gateway, model: ServedModel, body: CompletionBody) -> list[list[int]]:
+    given: Sequence[str | list[int]]
+    if isinstance(body.prompt, str) or (body.prompt and isinstance(body.prompt[0], int)):
+        given = [body.prompt]
+    else:
+        given = cast(Sequence[str | list[int]], body.prompt)
+    if not given:
+        raise ApiError("prompt: has no tokens", code="empty_prompt", param="prompt")
+    if len(given) * (body.n or 1) > MAX_CHOICES:
+        raise ApiError(
+            f"n: prompts times n is above {MAX_CHOICES}", code="invalid_value", param="n"
+        )
+
+    async def ids(prompt: str | list[int]) -> list[int]:
+        if not isinstance(prompt, str):
+            return prompt
+        return await gateway.pool.run(
+            len(prompt),
+            lambda: encode(model.tokenizer, prompt, add_special_tokens=body.add_special_tokens),
+        )
+
+    return list(await asyncio.gather(*(ids(prompt) for prompt in given)))
+
+
+async def _echoes(
+    gateway: Gateway, model: ServedModel, body: CompletionBody, prompts: list[list[int]]
+) -> list[str]:
+    """The prompts as they were given; ids as text."""
+    if isinstance(body.prompt, str):
+        return [body.prompt]
+    if body.prompt and isinstance(body.prompt[0], str):
+        return body.prompt
+    skip = body.skip_special_tokens
+    return [
+        await gateway.pool.run(
+            len(ids), lambda ids=ids: text_of(model.vocabulary, ids, skip_special_tokens=skip)
+        )
+        for ids in prompts
+    ]

@@ -1,0 +1,157 @@
+"""Every error as OpenAI's error object, and one table from the error family to HTTP statuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from aegaeon.errors import AegaeonError, ErrorReason
+
+_log = logging.getLogger(__name__)
+
+INVALID = "invalid_request_error"
+#: Status, OpenAI's type, and the code that programs read.
+TABLE: dict[ErrorReason, tuple[int, str, str]] = {
+    ErrorReason.EMPTY_PROMPT: (400, INVALID, "empty_prompt"),
+    ErrorReason.PROMPT_TOO_LONG: (400, INVALID, "context_length_exceeded"),
+    ErrorReason.TOKEN_OUT_OF_VOCABULARY: (400, INVALID, "token_out_of_vocabulary"),
+    ErrorReason.INVALID_FIELD: (400, INVALID, "invalid_value"),
+    ErrorReason.MODEL_NOT_FOUND: (404, INVALID, "model_not_found"),
+    ErrorReason.MODEL_NOT_READY: (503, "server_error", "model_not_ready"),
+    ErrorReason.QUEUE_FULL: (429, "rate_limit_error", "rate_limit_exceeded"),
+    ErrorReason.INSUFFICIENT_MEMORY: (400, INVALID, "insufficient_memory"),
+    ErrorReason.CHECKPOINT_INVALID: (400, INVALID, "checkpoint_invalid"),
+    ErrorReason.MODEL_UNSUPPORTED: (400, INVALID, "model_unsupported"),
+    ErrorReason.WORKER_LOST: (503, "server_error", "unavailable"),
+    ErrorReason.TOPOLOGY_INVALID: (400, INVALID, "topology_invalid"),
+    ErrorReason.SHUTTING_DOWN: (503, "server_error", "shutting_down"),
+    ErrorReason.DEADLINE_EXCEEDED: (504, "server_error", "timeout"),
+    ErrorReason.CANCELLED: (499, INVALID, "cancelled"),
+    ErrorReason.MODEL_DRAINING: (503, "server_error", "model_draining"),
+    ErrorReason.MODEL_CONFLICT: (409, INVALID, "model_conflict"),
+}
+#: Statuses after which the same request may succeed a little later.
+_RETRIABLE = {429, 503}
+
+
+class ApiError(Exception):
+    """An answer that is an error."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        status: int = 400,
+        kind: str = INVALID,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body: dict[str, Any] = {
+            "error": {"message": message, "type": kind, "param": param, "code": code}
+        }
+
+
+def unsupported(param: str, problem: str) -> ApiError:
+    """A field that is known and cannot be honoured."""
+    return ApiError(f"{param}: {problem}", code="unsupported", param=param)
+
+
+def to_api_error(error: AegaeonError) -> ApiError:
+    """The error family's member as an answer."""
+    status, kind, code = TABLE.get(error.reason, (500, "server_error", "internal_error"))
+    return ApiError(
+        error.message, code=code, status=status, kind=kind, param=error.metadata.get("field")
+    )
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """What is wrong with a body, with the field that is."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    first = problems[0]
+    param = _path(first["loc"])
+    if first["type"] == "json_invalid":
+        return ApiError(f"the body is no valid JSON: {first['msg']}", code="invalid_json")
+    if first["type"] == "extra_forbidden":
+        return ApiError(f"{param}: unknown field", code="unknown_field", param=param)
+    # A union has one problem per member.
+    texts = list(
+        dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in problems)
+    )
+    text = "; or ".join(texts[:4])
+    return ApiError(f"{param}: {text}" if param else text, code="invalid_value", param=param)
+
+
+def answer(error: ApiError) -> Response:
+    """The error as a response."""
+    headers = {"retry-after": "1"} if error.status in _RETRIABLE else {}
+    content = json.dumps(error.body, ensure_ascii=False).encode()
+    return Response(content, error.status, headers, "application/json")
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer every error in this shape."""
+    app.exception_handler(ApiError)(_answer_own)
+    app.exception_handler(AegaeonError)(_answer_family)
+    app.exception_handler(HTTPException)(_answer_http)
+    app.exception_handler(Exception)(_answer_fault)
+
+
+async def _answer_own(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return answer(error)
+
+
+async def _answer_family(_: Request, error: Exception) -> Response:
+    assert isinstance(error, AegaeonError)
+    return answer(to_api_error(error))
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    """What the framework refuses: unknown paths, methods, bodies too large."""
+    assert isinstance(error, HTTPException)
+    texts: Mapping[int, tuple[str, str]] = {
+        404: (f"there is nothing at {request.url.path}", "not_found"),
+        405: (f"{request.method} is not allowed at {request.url.path}", "method_not_allowed"),
+        413: (error.detail, "body_too_large"),
+    }
+    text, code = texts.get(error.status_code, (error.detail, HTTPStatus(error.status_code).phrase))
+    response = answer(ApiError(text, code=code.lower().replace(" ", "_"), status=error.status_code))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _answer_fault(request: Request, error: Exception) -> Response:
+    request_id = request.scope.get("aegaeon.request_id", "")
+    _log.error("request %s failed", request_id, exc_info=error)
+    return answer(fault(request_id))
+
+
+def fault(request_id: str) -> ApiError:
+    """A fault of ours, whose details are for the log."""
+    return ApiError(
+        f"the gateway failed on this request; its log has the reason under {request_id}",
+        code="internal_error",
+        status=500,
+        kind="server_error",
+    )
+
+
+def _path(location: Sequence[int | str]) -> str | None:
+    """Field names and indices; the names of union members, which pydantic adds, are left out."""
+    parts: list[str] = []
+    for part in location:
+        if isinstance(part, int):
+            parts.append(f"[{part}]")
+        elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
+            parts.append(f".{part}" if parts else part)
+    return "".join(parts) or None

@@ -1,0 +1,174 @@
+"""One sequence as text: submitted, detokenized, cut at stop strings, cancelled when unwanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from aegaeon.client.messages import to_generate_request
+from aegaeon.client.pending import PendingRequest
+from aegaeon.client.session import Session
+from aegaeon.errors import ErrorReason, InvalidRequestError
+from aegaeon.http.detokenizer import Detokenizer
+from aegaeon.http.models import ServedModel
+from aegaeon.http.schemas import GenerationBody
+from aegaeon.http.stop_strings import StopStrings
+from aegaeon.request import Request
+from aegaeon.step_output import FinishReason
+
+_MAX_LABEL_BYTES = 256
+
+
+class Delta(NamedTuple):
+    """What is new of a sequence; the last one has the reason for its end."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+
+
+@dataclass
+class Output:
+    """All of a sequence."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    def add(self, delta: Delta) -> None:
+        """Append."""
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.finish_reason = delta.finish_reason
+
+
+class Generation:
+    """A sequence that has been submitted. `close` cancels it unless it has ended."""
+
+    def __init__(
+        self,
+        session: Session,
+        model: ServedModel,
+        body: GenerationBody,
+        prompt: Sequence[int],
+        max_tokens: int | None,
+        label: str,
+    ) -> None:
+        self._session = session
+        self._detokenizer = Detokenizer(
+            model.vocabulary, skip_special_tokens=body.skip_special_tokens
+        )
+        self._stops = StopStrings(body.stop_strings)
+        self._min_tokens = body.min_tokens
+        self._ends = {*(body.stop_token_ids or ())}
+        if not body.ignore_eos:
+            self._ends.update(model.eos_token_ids)
+        self._count = 0
+        request = _request(model, body, prompt, max_tokens, label)
+        self._pending: PendingRequest = session.submit(to_generate_request(request))
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """Text as it is made; the last delta, and no other, has a finish reason.
+
+        Raises the error that ended the sequence.
+        """
+        position = 0
+        while steps := await self._pending.wait(position):
+            position += len(steps)
+            ids, text = self._take([step.new_token_id for step in steps])
+            if self._stops.found is not None:
+                self.close()
+                yield Delta(text, ids, "stop")
+                return
+            reason = steps[-1].finish_reason
+            if reason is not None:
+                yield self._last(text, ids, reason)
+                return
+            if text or ids:
+                yield Delta(text, ids)
+        # Its last token came before the news that it was the last.
+        yield self._last("", [], self._pending.steps[-1].finish_reason)
+
+    async def output(self) -> Output:
+        """All of it, at the end."""
+        output = Output()
+        if not self._stops.watching:
+            await self._pending.result()  # saves the wake-ups in between
+        async for delta in self.deltas():
+            output.add(delta)
+        return output
+
+    def close(self) -> None:
+        """Free what it uses within a step."""
+        if not self._pending.ended:
+            self._session.cancel(self._pending)
+
+    def _take(self, token_ids: list[int]) -> tuple[list[int], str]:
+        """Tokens up to the one that completes a stop string, and their text."""
+        if not self._stops.watching:
+            self._count += len(token_ids)
+            # A token that ends the sequence is no text; it is the last one.
+            shown = token_ids[:-1] if self._ended_by(token_ids[-1]) else token_ids
+            return token_ids, self._detokenizer.feed(shown)
+        text = ""
+        for index, token in enumerate(token_ids):
+            self._count += 1
+            if self._ended_by(token):
+                continue
+            piece = self._detokenizer.feed((token,))
+            text += self._stops.feed(piece) if self._count > self._min_tokens else piece
+            if self._stops.found is not None:
+                return token_ids[: index + 1], text
+        return token_ids, text
+
+    def _ended_by(self, token: int) -> bool:
+        return token in self._ends and self._count >= self._min_tokens
+
+    def _last(self, text: str, ids: list[int], reason: FinishReason | None) -> Delta:
+        """The end, with the text that was held back."""
+        text += self._stops.feed(self._detokenizer.finish())
+        if self._stops.found is not None:
+            return Delta(text, ids, "stop")
+        return Delta(text + self._stops.finish(), ids, reason)
+
+
+def _request(
+    model: ServedModel,
+    body: GenerationBody,
+    prompt: Sequence[int],
+    max_tokens: int | None,
+    label: str,
+) -> Request:
+    room = model.max_model_len - len(prompt)
+    if not prompt:
+        raise InvalidRequestError(
+            "the prompt has no tokens; at least one is needed", reason=ErrorReason.EMPTY_PROMPT
+        )
+    if room < 1:
+        raise InvalidRequestError(
+            f"the prompt has {len(prompt)} tokens and the context of model {model.name!r} is "
+            f"{model.max_model_len} tokens, of which at least one must be left for the answer",
+            reason=ErrorReason.PROMPT_TOO_LONG,
+            metadata={"prompt_tokens": len(prompt), "max_model_len": model.max_model_len},
+        )
+    limit = room if max_tokens is None else min(max_tokens, room)
+    return Request(
+        model=model.name,
+        arrival_time=time.time(),
+        request_id=_label(label, body.user),
+        prompt_token_ids=prompt,
+        decode_tokens=limit,
+        eos_token_ids=() if body.ignore_eos else model.eos_token_ids,
+        stop_token_ids=body.stop_token_ids or (),
+        min_tokens=min(body.min_tokens, limit) if max_tokens is None else body.min_tokens,
+        ignore_eos=body.ignore_eos,
+        priority=body.priority,
+    )
+
+
+def _label(request_id: str, user: str | None) -> str:
+    """As much of both as a label may have."""
+    text = f"{request_id} {user}" if user else request_id
+    return text.encode()[:_MAX_LABEL_BYTES].decode(errors="ignore")

@@ -1,0 +1,190 @@
+"""Bodies of requests. Unknown fields, wrong types and values out of bounds are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from aegaeon.http.errors import from_validation
+from aegaeon.model_spec import DTypeName
+
+#: Sequences that one request may ask for: prompts times ``n``.
+MAX_CHOICES = 128
+_MAX_STOP_STRINGS = 16
+_MAX_STOP_LENGTH = 1024
+
+ModelName = Annotated[str, Field(min_length=1, max_length=256)]
+StopString = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
+StopList = Annotated[list[StopString], Field(max_length=_MAX_STOP_STRINGS)]
+Count = Annotated[int, Field(ge=1, le=2**31)]
+# Fail fast: a list of a million ids must not become a million errors of the union's other members.
+TokenId = Annotated[int, Field(ge=0, le=2**32 - 1)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES)]
+TokenLists = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_CHOICES)]
+
+
+class Body(BaseModel):
+    """A JSON object."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(Body):
+    """See OpenAI."""
+
+    include_usage: bool | None = None
+
+
+class GenerationBody(Body):
+    """What completions and chat completions have in common."""
+
+    model: ModelName
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=_MAX_STOP_STRINGS)] | None = (
+        None
+    )
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    #: A label of the caller's, shown with the request in logs and events.
+    user: Annotated[str, Field(max_length=64)] | None = None
+    # Beyond OpenAI.
+    ignore_eos: bool = False
+    min_tokens: Annotated[int, Field(ge=0, le=2**31)] = 0
+    priority: Annotated[int, Field(ge=-8, le=8)] = 0
+    return_token_ids: bool = False
+    skip_special_tokens: bool = True
+    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True, max_length=1024)] | None = None
+    # Known, and refused unless they ask for what happens anyway: see `unsupported.py`.
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, float] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    seed: int | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: int | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    truncate_prompt_tokens: int | None = None
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """A list, however they were given."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: str | Texts | TokenIds | TokenLists
+    max_tokens: Count | None = None
+    echo: bool | None = None
+    add_special_tokens: bool = True
+    # Known, see above.
+    best_of: int | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+
+
+class TextPart(Body):
+    """Text of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(Body):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    # Known, see above.
+    audio: Any = None
+    functions: Any = None
+    function_call: Any = None
+    logprobs: bool | None = None
+    modalities: list[str] | None = None
+    parallel_tool_calls: bool | None = None
+    prediction: Any = None
+    reasoning_effort: str | None = None
+    response_format: dict[str, Any] | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    top_logprobs: int | None = None
+    web_search_options: Any = None
+
+
+class TokenizeBody(Body):
+    """POST /tokenize: a prompt, or messages through the chat template."""
+
+    model: ModelName
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize."""
+
+    model: ModelName
+    tokens: TokenIds
+    skip_special_tokens: bool = False
+
+
+class DeployBody(Body):
+    """POST /v1/models/deploy."""
+
+    model: ModelName
+    #: Folder on the nodes; not given: that of the deployed model, or the Hugging Face cache.
+    path: str | None = None
+    replica_count: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    node_ids: list[str] | None = None
+    max_model_len: Count | None = None
+    dtype: DTypeName | None = None
+    ttft_slo_s: float | None = None
+    tpot_slo_s: float | None = None
+
+
+class UndeployBody(Body):
+    """POST /v1/models/undeploy."""
+
+    model: ModelName
+    node_ids: list[str] | None = None
+
+
+B = TypeVar("B", bound=Body)
+
+
+def read(kind: type[B]) -> Callable[[Request], Awaitable[B]]:
+    """A dependency that reads the body, whatever content type it claims to have."""
+
+    async def parse(request: Request) -> B:
+        content = await request.body()
+        try:
+            return kind.model_validate_json(content)
+        except ValidationError as error:
+            raise from_validation(error) from None
+
+    return parse

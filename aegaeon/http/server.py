@@ -1,0 +1,91 @@
+"""The gateway's HTTP server, from bound socket to clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import uvicorn
+
+from aegaeon.errors import ConfigError
+from aegaeon.http.app import make_app
+from aegaeon.http.gateway import Gateway
+from aegaeon.rpc.address import check_reach
+from aegaeon.rpc.daemon import StopSignal, announce_ready
+from aegaeon.rpc.notify import keep_watchdog, notify
+
+
+@dataclass(frozen=True)
+class GatewayConfig:
+    """Settings of a gateway process."""
+
+    #: ``host:port`` or ``unix:path``.
+    scheduler: str
+    host: str = "127.0.0.1"
+    #: 0: any free one.
+    port: int = 8000
+    insecure_bind: bool = False
+    #: Larger bodies are answered with 413.
+    max_body_bytes: int = 32 * 1024 * 1024
+    #: Silence after which a stream gets a comment, in seconds.
+    heartbeat_s: float = 15.0
+    #: Time for open requests to end, in seconds.
+    shutdown_grace_s: float = 5.0
+    ready_fd: int | None = None
+
+
+async def serve(config: GatewayConfig) -> None:
+    """Run one gateway until this process is told to stop. Raises ConfigError."""
+    stop = StopSignal()
+    listener = _bind(config)
+    gateway = Gateway(config.scheduler, config.heartbeat_s)
+    server = _Server(
+        uvicorn.Config(
+            make_app(gateway, config.max_body_bytes),
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(config.shutdown_grace_s)),
+        )
+    )
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    watchdog = asyncio.create_task(keep_watchdog())
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        host, port = listener.getsockname()[:2]
+        # The socket takes connections already; they are served as soon as the loop is free.
+        announce_ready(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", config.ready_fd)
+        await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        notify("STOPPING=1")
+        gateway.stopping.set()
+        server.should_exit = True
+        await running
+    finally:
+        for task in (watchdog, stopped):
+            task.cancel()
+        await gateway.close()
+        listener.close()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the daemon's own."""
+        yield
+
+
+def _bind(config: GatewayConfig) -> socket.socket:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    check_reach(f"{host}:{config.port}", insecure_bind=config.insecure_bind)
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        listener = socket.create_server((config.host, config.port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{config.port}: {error}") from error
+    listener.setblocking(False)
+    return listener

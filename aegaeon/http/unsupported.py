@@ -1,0 +1,61 @@
+"""Fields of OpenAI and vLLM that are known and not honoured yet: nothing is accepted in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aegaeon.http.errors import ApiError, unsupported
+from aegaeon.http.schemas import ChatBody, CompletionBody, GenerationBody
+
+#: Values that ask for what happens anyway, besides null.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "presence_penalty": (0,),
+    "seed": (),
+    "temperature": (0,),
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "truncate_prompt_tokens": (),
+}
+_NEUTRAL_COMPLETION: dict[str, tuple[Any, ...]] = {
+    **_NEUTRAL,
+    "logprobs": (),
+    "suffix": ("",),
+}
+_NEUTRAL_CHAT: dict[str, tuple[Any, ...]] = {
+    **_NEUTRAL,
+    "audio": (),
+    "functions": ([],),
+    "function_call": ("none",),
+    "logprobs": (False,),
+    "metadata": ({},),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (),
+    "prediction": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "top_logprobs": (0,),
+    "web_search_options": (),
+}
+
+
+def check(body: GenerationBody) -> None:
+    """Raise ApiError for the first field that asks for something that is not done."""
+    table = _NEUTRAL_CHAT if isinstance(body, ChatBody) else _NEUTRAL_COMPLETION
+    for name, neutral in table.items():
+        value = getattr(body, name)
+        if value is not None and value not in neutral:
+            raise unsupported(name, "not supported by this release; leave it out")
+    if body.stream_options is not None and not body.stream:
+        raise ApiError(
+            "stream_options: only with stream = true", code="invalid_value", param="stream_options"
+        )
+    if isinstance(body, CompletionBody) and body.best_of not in (None, body.n or 1):
+        raise unsupported("best_of", "only equal to n in this release")

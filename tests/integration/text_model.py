@@ -1,0 +1,40 @@
+"""A tiny checkpoint with a tokenizer and a chat template, so that text goes in and comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from aegaeon.model_spec import ModelSpec
+from tests.integration.models import LONG_CONTEXT, tiny_model
+from tests.worker.models.tiny import VOCAB_SIZE
+
+#: A word that the chat template refuses.
+FORBIDDEN = "forbidden"
+TEMPLATE = (
+    "{% for m in messages %}"
+    "{% if '" + FORBIDDEN + "' in m.content %}{{ raise_exception('no such words') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}{{ closing | default('') }}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def text_model(name: str, folder: Path, *, context: int = LONG_CONTEXT) -> ModelSpec:
+    """Bytes and two-letter words; ids 0 to 2 are special, and 2 is the end."""
+    spec = tiny_model(name, "llama", folder, max_position_embeddings=context)
+    special = ["<pad>", "<begin>", "<stop>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [f"Ġ{a}{b}" for a in "aeiouklmnprst" for b in "aeiouklmnprstvwxyz"]
+    pieces = [*special, *alphabet, *words][:VOCAB_SIZE]
+    pieces += [f"Ġ{number}" for number in range(VOCAB_SIZE - len(pieces))]
+    backend = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token=special[0], bos_token=special[1], eos_token=special[2]
+    )
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(spec.path())
+    return spec
