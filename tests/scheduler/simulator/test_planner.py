@@ -17,20 +17,20 @@ from tests.scheduler.simulator.worlds import LENGTHS
 TIGHT = Objective.of_seconds(2, 0.04)
 
 
-def scenarios(models: int = 12, seeds: int = 2) -> list[Scenario]:
+def scenarios(models: int = 8, seeds: int = 2) -> list[Scenario]:
     demand = same_traffic(models, 0.4, read_shapes(H800), LENGTHS, TIGHT)
-    return repeated(demand, 10.0, seeds)
+    return repeated(demand, 6.0, seeds)
 
 
 @pytest.mark.parametrize("policy", ["deadline", "request-level"])
 def test_the_fewest_engines_are_found(policy: str) -> None:
     cases = scenarios()
-    plan = Planner(H800, cases, policy, engines_per_node=12).plan((0.8, 0.99))
+    plan = Planner(H800, cases, policy, engines_per_node=8).plan((0.8, 0.99))
     shares = {
         engines: [
             Hardware(H800, 1, engines).simulate(policy, case).token_attainment for case in cases
         ]
-        for engines in range(1, 11)
+        for engines in range(1, 9)
     }
     for need in plan.needs:
         on_average = [n for n, each in shares.items() if sum(each) / len(each) >= need.target]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from aegaeon_scheduler.simulator.catalog import H800, read_shapes
+from aegaeon_scheduler.simulator.demand import Traffic
 from aegaeon_scheduler.simulator.errors import InputError
-from aegaeon_scheduler.simulator.experiment import MODELS, EqualModels
+from aegaeon_scheduler.simulator.experiment import MODELS, SCALE, EqualModels
 from aegaeon_scheduler.simulator.objective import Objective
 from aegaeon_scheduler.simulator.policies import POLICIES
 from aegaeon_scheduler.simulator.scenario import Scenario
@@ -70,6 +71,35 @@ def test_workloads_without_an_axis_show_no_capacity(tmp_path: Path) -> None:
     write_page(tmp_path)
     assert not list(tmp_path.glob("*.svg"))
     assert "Capacity at 90 %" not in (tmp_path / "README.md").read_text()
+
+
+def test_the_kinds_of_a_mix_are_told_apart(tmp_path: Path) -> None:
+    shapes = read_shapes(H800)
+    demand = [
+        *(Traffic(f"hot-{index}", shapes[2], 0.5, LENGTHS) for index in range(2)),
+        Traffic("cold", shapes[0], 0.1, LENGTHS),
+    ]
+
+    def mixed(x: float) -> Scenario:
+        return Scenario.drawn(f"at {x:g}", x, demand, seconds=20.0 * x, seed=1)
+
+    policies = ("deadline", "request-level")
+    part = Part(
+        "mix",
+        "A mix",
+        Hardware(H800, 1, 2),
+        SCALE,
+        lambda: map(mixed, (1, 2)),
+        mixed,
+        1.0,
+        policies,
+    )
+    write_part(tmp_path, part, list(part.points()))
+    write_page(tmp_path)
+    page = (tmp_path / "README.md").read_text()
+    assert "| kind | deadline | request-level |" in page
+    assert "| hot | 100.0% | 100.0% |" in page
+    assert "| cold | 100.0% | 100.0% |" in page
 
 
 def test_parts_are_found_by_name() -> None:
