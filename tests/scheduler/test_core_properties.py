@@ -143,6 +143,9 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(rounds=st.integers(1, 8))
     def bustle(self, rounds: int) -> None:
         """Everybody works for a while, as most of the time."""
+        self._work(rounds)
+
+    def _work(self, rounds: int) -> None:
         for _ in range(rounds):
             while self.world.inspections:
                 self.world.answer_inspection()
@@ -238,6 +241,21 @@ class AnyOrderDedicated(AnyOrder):
     """The same with a prefill and two decode engines per node."""
 
     roles = (EngineRole.PREFILL, EngineRole.DECODE, EngineRole.DECODE)
+
+    @rule(data=st.data(), rounds=st.integers(2, 12))
+    def pile_up_and_idle(self, data: st.DataObject, rounds: int) -> None:
+        """Many models wait for decoding, and a decode engine has nothing to do any more."""
+        for number in range(2):
+            for model in MODELS:
+                self._submit(model, 12, number + 1)
+        self._work(rounds)
+        engines = self.world.cluster.state.engines.values()
+        decoding = sorted(e.epoch for e in engines if e.role is EngineRole.DECODE)
+        if not decoding:
+            return
+        engine = self.world.cluster.state.engines[data.draw(st.sampled_from(decoding))]
+        for sequence in list(engine.sequences.values()):
+            self.world.apply(events.CancelRequested(sequence.sequence_id))
 
 
 class AnyOrderPublishedDedicated(AnyOrderDedicated):
