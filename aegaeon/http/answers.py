@@ -8,8 +8,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, ClassVar
 
 from aegaeon.http.generation import Delta, Output
-from aegaeon.http.schemas import ChatBody, CompletionBody, GenerationBody
+from aegaeon.http.logprobs import CompletionLogprobs, chat_logprobs
+from aegaeon.http.models import ServedModel
+from aegaeon.http.sampling import logprobs_of
+from aegaeon.http.schemas import CompletionBody, GenerationBody
 from aegaeon.http.streaming import event
+from aegaeon.step_output import StepOutput
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -21,8 +25,12 @@ class Answer:
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
 
-    def __init__(self, body: GenerationBody, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, body: GenerationBody, model: ServedModel, prompts: Sequence[Sequence[int]]
+    ) -> None:
         self._model = body.model
+        self._vocabulary = model.vocabulary
+        self._logprobs = logprobs_of(body) is not None
         self._n = body.n or 1
         self._include_usage = body.include_usage
         self._token_ids = body.return_token_ids
@@ -33,7 +41,7 @@ class Answer:
     def whole(self, outputs: Sequence[Output]) -> dict[str, Any]:
         """The response that is not streamed."""
         choices = [self._choice(index, output) for index, output in enumerate(outputs)]
-        completion = sum(len(output.token_ids) for output in outputs)
+        completion = sum(len(output.steps) for output in outputs)
         return {
             **self._head(self.kind),
             "choices": choices,
@@ -47,8 +55,8 @@ class Answer:
         for choice in self._openings():
             yield event(self._chunk([choice]) | self._prompt_ids())
         async for index, delta in deltas:
-            completion += len(delta.token_ids)
-            if delta.text or delta.finish_reason or self._token_ids:
+            completion += len(delta.steps)
+            if delta.text or delta.finish_reason or self._token_ids or self._logprobs:
                 yield event(self._chunk([self._part(index, delta)]))
         if self._include_usage:
             yield event(self._chunk([]) | {"usage": self._usage(completion)})
@@ -69,8 +77,8 @@ class Answer:
             "total_tokens": prompt + completion,
         }
 
-    def _ids(self, token_ids: list[int]) -> dict[str, Any]:
-        return {"token_ids": token_ids} if self._token_ids else {}
+    def _ids(self, steps: Sequence[StepOutput]) -> dict[str, Any]:
+        return {"token_ids": [step.new_token_id for step in steps]} if self._token_ids else {}
 
     def _prompt_ids(self) -> dict[str, Any]:
         """Of the response as a whole."""
@@ -94,9 +102,6 @@ class ChatAnswer(Answer):
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
-    def __init__(self, body: ChatBody, prompts: Sequence[Sequence[int]]) -> None:
-        super().__init__(body, prompts)
-
     def _prompt_ids(self) -> dict[str, Any]:
         return {"prompt_token_ids": list(self._prompts[0])} if self._token_ids else {}
 
@@ -108,14 +113,18 @@ class ChatAnswer(Answer):
         return {
             "index": index,
             "message": {"role": "assistant", "content": output.text, "refusal": None},
-            "logprobs": None,
+            "logprobs": self._log(output.steps),
             "finish_reason": output.finish_reason,
-            **self._ids(output.token_ids),
+            **self._ids(output.steps),
         }
 
     def _part(self, index: int, delta: Delta) -> dict[str, Any]:
         content = {"content": delta.text} if delta.text else {}
-        return self._delta(index, content, delta.finish_reason) | self._ids(delta.token_ids)
+        part = self._delta(index, content, delta.finish_reason)
+        return part | {"logprobs": self._log(delta.steps)} | self._ids(delta.steps)
+
+    def _log(self, steps: Sequence[StepOutput]) -> dict[str, Any] | None:
+        return chat_logprobs(self._vocabulary, steps) if self._logprobs else None
 
     @staticmethod
     def _delta(index: int, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
@@ -129,10 +138,15 @@ class CompletionAnswer(Answer):
     kind = chunk_kind = "text_completion"
 
     def __init__(
-        self, body: CompletionBody, prompts: Sequence[Sequence[int]], echoes: Sequence[str]
+        self,
+        body: CompletionBody,
+        model: ServedModel,
+        prompts: Sequence[Sequence[int]],
+        echoes: Sequence[str],
     ) -> None:
-        super().__init__(body, prompts)
+        super().__init__(body, model, prompts)
         self._echoes = echoes
+        self._logs = [CompletionLogprobs(model.vocabulary) for _ in range(len(prompts) * self._n)]
 
     def _openings(self) -> Iterator[dict[str, Any]]:
         if not self._echoes and not self._token_ids:
@@ -142,11 +156,11 @@ class CompletionAnswer(Answer):
 
     def _choice(self, index: int, output: Output) -> dict[str, Any]:
         text = self._echo(index) + output.text
-        choice = self._text(index, text, output.token_ids, output.finish_reason)
+        choice = self._text(index, text, output.steps, output.finish_reason)
         return choice | self._own_prompt(index)
 
     def _part(self, index: int, delta: Delta) -> dict[str, Any]:
-        return self._text(index, delta.text, delta.token_ids, delta.finish_reason)
+        return self._text(index, delta.text, delta.steps, delta.finish_reason)
 
     def _echo(self, index: int) -> str:
         return self._echoes[index // self._n] if self._echoes else ""
@@ -157,12 +171,12 @@ class CompletionAnswer(Answer):
         return {"prompt_token_ids": list(self._prompts[index // self._n])}
 
     def _text(
-        self, index: int, text: str, token_ids: list[int], reason: str | None
+        self, index: int, text: str, steps: Sequence[StepOutput], reason: str | None
     ) -> dict[str, Any]:
         return {
             "index": index,
             "text": text,
-            "logprobs": None,
+            "logprobs": self._logs[index].of(steps) if self._logprobs else None,
             "finish_reason": reason,
-            **self._ids(token_ids),
+            **self._ids(steps),
         }

@@ -37,7 +37,7 @@ def completion_routes(gateway: Gateway) -> APIRouter:
         model = await gateway.models.get(body.model)
         prompts = await _prompts(gateway, model, body)
         echoes = await _echoes(gateway, model, body, prompts) if body.echo else []
-        answer = CompletionAnswer(body, prompts, echoes)
+        answer = CompletionAnswer(body, model, prompts, echoes)
         max_tokens = body.max_tokens or _DEFAULT_MAX_TOKENS
         return await gateway.respond(request, body, model, prompts, max_tokens, answer)
 
@@ -58,7 +58,7 @@ def completion_routes(gateway: Gateway) -> APIRouter:
         options = body.chat_template_kwargs or {}
         prompt = await gateway.pool.run(size, chat_prompt, model, body.messages, options)
         max_tokens = body.max_completion_tokens or body.max_tokens
-        answer = ChatAnswer(body, [prompt])
+        answer = ChatAnswer(body, model, [prompt])
         return await gateway.respond(request, body, model, [prompt], max_tokens, answer)
 
     return router

@@ -38,6 +38,8 @@ TABLE: dict[ErrorReason, tuple[int, str, str]] = {
     ErrorReason.MODEL_DRAINING: (503, "server_error", "model_draining"),
     ErrorReason.MODEL_CONFLICT: (409, INVALID, "model_conflict"),
 }
+#: Fields of the contract under the names that HTTP has for them.
+_FIELDS = {"decode_tokens": "max_tokens", "prompt_token_ids": "prompt"}
 #: Statuses after which the same request may succeed a little later.
 _RETRIABLE = {429, 503}
 
@@ -69,9 +71,9 @@ def unsupported(param: str, problem: str) -> ApiError:
 def to_api_error(error: AegaeonError) -> ApiError:
     """The error family's member as an answer."""
     status, kind, code = TABLE.get(error.reason, (500, "server_error", "internal_error"))
-    return ApiError(
-        error.message, code=code, status=status, kind=kind, param=error.metadata.get("field")
-    )
+    field = error.metadata.get("field", "").removeprefix("sampling.").partition("[")[0]
+    param = _FIELDS.get(field, field) or None
+    return ApiError(error.message, code=code, status=status, kind=kind, param=param)
 
 
 def from_validation(error: ValidationError) -> ApiError:

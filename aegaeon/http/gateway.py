@@ -63,9 +63,9 @@ class Gateway:
 
         try:
             for prompt in prompts:
-                for _ in range(body.n or 1):
+                for number in range(body.n or 1):
                     generations.append(
-                        Generation(self.session, model, body, prompt, max_tokens, label)
+                        Generation(self.session, model, body, prompt, max_tokens, label, number)
                     )
             if not body.stream:
                 outputs = await unless_gone(request, _outputs(generations))

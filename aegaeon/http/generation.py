@@ -13,10 +13,11 @@ from aegaeon.client.session import Session
 from aegaeon.errors import ErrorReason, InvalidRequestError
 from aegaeon.http.detokenizer import Detokenizer
 from aegaeon.http.models import ServedModel
+from aegaeon.http.sampling import sampling_of
 from aegaeon.http.schemas import GenerationBody
 from aegaeon.http.stop_strings import StopStrings
 from aegaeon.request import Request
-from aegaeon.step_output import FinishReason
+from aegaeon.step_output import FinishReason, StepOutput
 
 _MAX_LABEL_BYTES = 256
 
@@ -25,7 +26,7 @@ class Delta(NamedTuple):
     """What is new of a sequence; the last one has the reason for its end."""
 
     text: str
-    token_ids: list[int]
+    steps: Sequence[StepOutput]
     finish_reason: FinishReason | None = None
 
 
@@ -34,18 +35,21 @@ class Output:
     """All of a sequence."""
 
     text: str = ""
-    token_ids: list[int] = field(default_factory=list)
+    steps: list[StepOutput] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 
     def add(self, delta: Delta) -> None:
         """Append."""
         self.text += delta.text
-        self.token_ids += delta.token_ids
+        self.steps += delta.steps
         self.finish_reason = delta.finish_reason
 
 
 class Generation:
-    """A sequence that has been submitted. `close` cancels it unless it has ended."""
+    """A sequence that has been submitted, the ``number``-th of its prompt, from 0.
+
+    `close` cancels it unless it has ended.
+    """
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class Generation:
         prompt: Sequence[int],
         max_tokens: int | None,
         label: str,
+        number: int,
     ) -> None:
         self._session = session
         self._detokenizer = Detokenizer(
@@ -66,7 +71,7 @@ class Generation:
         if not body.ignore_eos:
             self._ends.update(model.eos_token_ids)
         self._count = 0
-        request = _request(model, body, prompt, max_tokens, label)
+        request = _request(model, body, prompt, max_tokens, label, number)
         self._pending: PendingRequest = session.submit(to_generate_request(request))
 
     async def deltas(self) -> AsyncIterator[Delta]:
@@ -77,17 +82,16 @@ class Generation:
         position = 0
         while steps := await self._pending.wait(position):
             position += len(steps)
-            ids, text = self._take([step.new_token_id for step in steps])
+            count, text = self._take([step.new_token_id for step in steps])
             if self._stops.found is not None:
                 self.close()
-                yield Delta(text, ids, "stop")
+                yield Delta(text, steps[:count], "stop")
                 return
             reason = steps[-1].finish_reason
             if reason is not None:
-                yield self._last(text, ids, reason)
+                yield self._last(text, steps, reason)
                 return
-            if text or ids:
-                yield Delta(text, ids)
+            yield Delta(text, steps)
         # Its last token came before the news that it was the last.
         yield self._last("", [], self._pending.steps[-1].finish_reason)
 
@@ -105,13 +109,13 @@ class Generation:
         if not self._pending.ended:
             self._session.cancel(self._pending)
 
-    def _take(self, token_ids: list[int]) -> tuple[list[int], str]:
-        """Tokens up to the one that completes a stop string, and their text."""
+    def _take(self, token_ids: list[int]) -> tuple[int, str]:
+        """How many tokens up to the one that completes a stop string, and their text."""
         if not self._stops.watching:
             self._count += len(token_ids)
             # A token that ends the sequence is no text; it is the last one.
             shown = token_ids[:-1] if self._ended_by(token_ids[-1]) else token_ids
-            return token_ids, self._detokenizer.feed(shown)
+            return len(token_ids), self._detokenizer.feed(shown)
         text = ""
         for index, token in enumerate(token_ids):
             self._count += 1
@@ -120,18 +124,18 @@ class Generation:
             piece = self._detokenizer.feed((token,))
             text += self._stops.feed(piece) if self._count > self._min_tokens else piece
             if self._stops.found is not None:
-                return token_ids[: index + 1], text
-        return token_ids, text
+                return index + 1, text
+        return len(token_ids), text
 
     def _ended_by(self, token: int) -> bool:
         return token in self._ends and self._count >= self._min_tokens
 
-    def _last(self, text: str, ids: list[int], reason: FinishReason | None) -> Delta:
+    def _last(self, text: str, steps: Sequence[StepOutput], reason: FinishReason | None) -> Delta:
         """The end, with the text that was held back."""
         text += self._stops.feed(self._detokenizer.finish())
         if self._stops.found is not None:
-            return Delta(text, ids, "stop")
-        return Delta(text + self._stops.finish(), ids, reason)
+            return Delta(text, steps, "stop")
+        return Delta(text + self._stops.finish(), steps, reason)
 
 
 def _request(
@@ -140,6 +144,7 @@ def _request(
     prompt: Sequence[int],
     max_tokens: int | None,
     label: str,
+    number: int,
 ) -> Request:
     room = model.max_model_len - len(prompt)
     if not prompt:
@@ -165,6 +170,7 @@ def _request(
         min_tokens=min(body.min_tokens, limit) if max_tokens is None else body.min_tokens,
         ignore_eos=body.ignore_eos,
         priority=body.priority,
+        sampling=sampling_of(body, number),
     )
 
 

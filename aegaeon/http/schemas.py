@@ -58,16 +58,17 @@ class GenerationBody(Body):
     return_token_ids: bool = False
     skip_special_tokens: bool = True
     stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True, max_length=1024)] | None = None
-    # Known, and refused unless they ask for what happens anyway: see `unsupported.py`.
+    # Sampling; see `SamplingParams`.
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: dict[str, float] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    seed: int | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: int | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=2**31)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    # Known, and refused unless it asks for what happens anyway: see `unsupported.py`.
     truncate_prompt_tokens: int | None = None
 
     @property
@@ -88,9 +89,9 @@ class CompletionBody(GenerationBody):
     max_tokens: Count | None = None
     echo: bool | None = None
     add_special_tokens: bool = True
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     # Known, see above.
     best_of: int | None = None
-    logprobs: int | None = None
     suffix: str | None = None
 
 
@@ -116,11 +117,12 @@ class ChatBody(GenerationBody):
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     # Known, see above.
     audio: Any = None
     functions: Any = None
     function_call: Any = None
-    logprobs: bool | None = None
     modalities: list[str] | None = None
     parallel_tool_calls: bool | None = None
     prediction: Any = None
@@ -131,7 +133,6 @@ class ChatBody(GenerationBody):
     metadata: dict[str, str] | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
-    top_logprobs: int | None = None
     web_search_options: Any = None
 
 

@@ -40,7 +40,7 @@ class ByteLevel:
     def feed(self, piece: str) -> list[str]:
         """Characters that are complete."""
         try:
-            data = bytes([_BYTES[character] for character in piece])
+            data = bytes([BYTES[character] for character in piece])
         except KeyError:  # such as an added token with a space: it stands for itself
             data = piece.encode()
         text = self._decoder.decode(data)
@@ -231,4 +231,5 @@ def _byte_alphabet() -> dict[str, int]:
     }
 
 
-_BYTES = _byte_alphabet()
+#: The byte that a character of a byte-level piece stands for.
+BYTES = _byte_alphabet()

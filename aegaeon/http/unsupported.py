@@ -8,29 +8,14 @@ from aegaeon.http.errors import ApiError, unsupported
 from aegaeon.http.schemas import ChatBody, CompletionBody, GenerationBody
 
 #: Values that ask for what happens anyway, besides null.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "seed": (),
-    "temperature": (0,),
-    "top_p": (1,),
-    "top_k": (0, -1),
-    "min_p": (0,),
-    "repetition_penalty": (1,),
+_NEUTRAL_COMPLETION: dict[str, tuple[Any, ...]] = {
+    "suffix": ("",),
     "truncate_prompt_tokens": (),
 }
-_NEUTRAL_COMPLETION: dict[str, tuple[Any, ...]] = {
-    **_NEUTRAL,
-    "logprobs": (),
-    "suffix": ("",),
-}
 _NEUTRAL_CHAT: dict[str, tuple[Any, ...]] = {
-    **_NEUTRAL,
     "audio": (),
     "functions": ([],),
     "function_call": ("none",),
-    "logprobs": (False,),
     "metadata": ({},),
     "modalities": (["text"],),
     "parallel_tool_calls": (),
@@ -41,7 +26,7 @@ _NEUTRAL_CHAT: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "tools": ([],),
     "tool_choice": ("none",),
-    "top_logprobs": (0,),
+    "truncate_prompt_tokens": (),
     "web_search_options": (),
 }
 
@@ -57,5 +42,8 @@ def check(body: GenerationBody) -> None:
         raise ApiError(
             "stream_options: only with stream = true", code="invalid_value", param="stream_options"
         )
-    if isinstance(body, CompletionBody) and body.best_of not in (None, body.n or 1):
-        raise unsupported("best_of", "only equal to n in this release")
+    if isinstance(body, CompletionBody):
+        if body.best_of not in (None, body.n or 1):
+            raise unsupported("best_of", "only equal to n in this release")
+        if body.echo and body.logprobs is not None:
+            raise unsupported("logprobs", "not those of a prompt that is echoed in this release")

@@ -14,7 +14,9 @@ from aegaeon import LLMService
 from aegaeon.demo_model import fetch_demo_model
 from aegaeon.model_spec import ModelSpec
 from tests.integration.daemons import Daemons, running_daemons
+from tests.integration.gateways import RunningGateway, running_gateway
 from tests.integration.models import LONG_CONTEXT, tiny_model
+from tests.integration.text_model import SHORT_CONTEXT, text_model
 from tests.integration.workload import tiny_node
 
 #: For tests on a machine that other tests keep busy; a hang still ends.
@@ -85,3 +87,19 @@ def service(tiny_models: list[ModelSpec], shm_dir: Path) -> Iterator[LLMService]
 def demo_model() -> Path:
     """The folder of a real model."""
     return fetch_demo_model()
+
+
+@pytest.fixture(scope="session")
+def text_specs(tmp_path_factory: pytest.TempPathFactory) -> list[ModelSpec]:
+    """Tiny models with tokenizers: one with a long context, one with a short one."""
+    folder = tmp_path_factory.mktemp("text")
+    return [text_model("long", folder), text_model("short", folder, context=SHORT_CONTEXT)]
+
+
+@pytest.fixture(scope="session")
+def text_gateway(
+    text_specs: list[ModelSpec], tmp_path_factory: pytest.TempPathFactory, shm_dir: Path
+) -> Iterator[RunningGateway]:
+    """A gateway in front of them, on one engine. Tests leave it without requests."""
+    with running_gateway(tmp_path_factory.mktemp("gw"), shm_dir, text_specs) as running:
+        yield running

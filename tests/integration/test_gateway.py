@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import openai
 import pytest
 
+from aegaeon.model_spec import ModelSpec
 from aegaeon.utils import get_tokenizer
 from tests.integration.daemons import until
-from tests.integration.gateways import RunningGateway, running_gateway
-from tests.integration.text_model import FORBIDDEN, text_model
+from tests.integration.gateways import RunningGateway
+from tests.integration.text_model import FORBIDDEN, SHORT_CONTEXT
 
-SHORT_CONTEXT = 48
 MESSAGES = [
     {"role": "system", "content": "be brief"},
     {"role": "user", "content": [{"type": "text", "text": "hi "}, {"type": "text", "text": "é"}]},
 ]
-LONG = {"ignore_eos": True}
+LONG = {"ignore_eos": True, "temperature": 0}
 
 
-@pytest.fixture(scope="module")
-def specs(tmp_path_factory: pytest.TempPathFactory):
-    folder = tmp_path_factory.mktemp("text")
-    return [text_model("long", folder), text_model("short", folder, context=SHORT_CONTEXT)]
+@pytest.fixture
+def specs(text_specs: list[ModelSpec]) -> list[ModelSpec]:
+    return text_specs
 
 
-@pytest.fixture(scope="module")
-def gateway(
-    specs, tmp_path_factory: pytest.TempPathFactory, shm_dir: Path
-) -> Iterator[RunningGateway]:
-    with running_gateway(tmp_path_factory.mktemp("gw"), shm_dir, specs) as running:
-        yield running
+@pytest.fixture
+def gateway(text_gateway: RunningGateway) -> RunningGateway:
+    return text_gateway
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.integration.daemons import START_S, Daemons, until
 from tests.integration.gateways import MAX_BODY_BYTES, RunningGateway, running_gateway
 from tests.integration.text_model import text_model
 
-BODY = {"model": "m", "prompt": "hello", "max_tokens": 8, "ignore_eos": True}
+BODY = {"model": "m", "prompt": "hello", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ from aegaeon.model_spec import ModelSpec
 from tests.integration.models import LONG_CONTEXT, tiny_model
 from tests.worker.models.tiny import VOCAB_SIZE
 
+#: Of the model of `text_specs` that refuses long prompts.
+SHORT_CONTEXT = 48
 #: A word that the chat template refuses.
 FORBIDDEN = "forbidden"
 TEMPLATE = (
