@@ -19,6 +19,7 @@ BENCHMARKS = {
     "kv_handoff": "KV that goes from one worker to another through host slabs",
     "live_policies": "scheduling policies side by side on small models and real daemons",
     "estimator_error": "estimated against measured times, on profiles and on a live worker",
+    "sampling": "choosing the tokens of a step on a CPU, by kind of sampling",
     "weight_switch": "switching between two models in the weight cache alone",
     "gpu_decode": "the native decoder on one GPU",
     "gpu_memory": "memory and model switches on one GPU",

@@ -199,6 +199,27 @@ def test_a_handed_off_sequence_goes_on_with_the_same_tokens(
         prefill.send(commands.ReleaseSequences(handles))
 
 
+def test_a_prompt_of_several_steps_gets_the_same_tokens_alone_and_beside_others(
+    checkpoints: list[Path],
+    prompts: list[list[int]],
+    alone: dict[str, list[list[int]]],
+    shm_dir: Path,
+) -> None:
+    path = checkpoints[0]
+    long = [token for prompt in prompts for token in prompt] * 2
+    with EngineHarness(shm_dir) as engine:
+        engine.load(path)
+        first = engine.add(path.name, long, NEW_TOKENS, sampling=SAMPLED[3])
+        engine.turn(path.name, [first])
+        engine.wait_ended([first])
+        again = engine.add(path.name, long, NEW_TOKENS, sampling=SAMPLED[3])
+        others = add_all(engine, path.name, prompts)
+        engine.turn(path.name, [*others, again])
+        engine.wait_ended([*others, again])
+        assert engine.tokens(first) == engine.tokens(again)
+        assert tokens(engine, others) == alone[path.name]
+
+
 def test_other_seeds_give_other_tokens(
     checkpoints: list[Path], prompts: list[list[int]], shm_dir: Path
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aegaeon_worker.sampling import filters
 from aegaeon_worker.sampling.adjustments import add_bias, penalize
-from aegaeon_worker.sampling.draw import draw, total
+from aegaeon_worker.sampling.draw import best, draw, total
 from aegaeon_worker.sampling.filters import kept_weights
 from aegaeon_worker.sampling.parameters import SamplingParameters
 from aegaeon_worker.sampling.randomness import uniforms
@@ -25,9 +25,9 @@ LOGITS = st.lists(st.integers(-20, 20).map(lambda n: n / 4), min_size=1, max_siz
 
 @given(st.lists(st.tuples(SEEDS, st.integers(0, 2**31)), min_size=1))
 @example([(0, 0), (-1, 2**31), (-(2**63), 5)])
-def test_uniforms_are_those_of_splitmix(pairs: list[tuple[int, int]]) -> None:
-    seeds, positions = zip(*pairs, strict=True)
-    found = uniforms(torch.tensor(seeds), torch.tensor(positions)).tolist()
+def test_uniforms_are_those_of_splitmix(device: torch.device, pairs: list[tuple[int, int]]) -> None:
+    seeds, positions = (torch.tensor(values, device=device) for values in zip(*pairs, strict=True))
+    found = uniforms(seeds, positions).tolist()
     assert found == [splitmix(*pair) for pair in pairs]
     assert all(0 <= value < 1 for value in found)
 
@@ -41,6 +41,22 @@ def test_uniforms_of_neighbouring_seeds_and_positions_are_uniform_and_unrelated(
     for one, other in ((grid[:-1], grid[1:]), (grid[:, :-1], grid[:, 1:])):
         pair = torch.stack((one.flatten(), other.flatten()))
         assert abs(float(torch.corrcoef(pair)[0, 1])) < 0.012
+
+
+@given(st.data(), st.integers(1, 400), st.integers(1, 4))
+def test_the_best_token_is_the_lowest_id_among_equals(
+    device: torch.device, data: st.DataObject, vocab: int, count: int
+) -> None:
+    row = st.lists(st.integers(-2, 2).map(float), min_size=vocab, max_size=vocab)
+    rows = [data.draw(row) for _ in range(count)]
+    tokens, values = best(torch.tensor(rows, device=device))
+    assert values.tolist() == [max(row) for row in rows]
+    assert tokens.tolist() == [row.index(max(row)) for row in rows]
+
+
+def test_no_rows_have_no_best_token(device: torch.device) -> None:
+    tokens, values = best(torch.zeros(0, 300, device=device))
+    assert tokens.tolist() == values.tolist() == []
 
 
 @st.composite
@@ -62,14 +78,14 @@ def scores_of(rows: list[list[float]], sampling: list[SamplingParameters]) -> to
 @given(st.data(), st.integers(1, 60), st.integers(1, 3), st.sampled_from([1, 3, 512]))
 @settings(deadline=None)
 def test_filters_leave_what_the_reference_leaves(
-    data: st.DataObject, vocab: int, count: int, candidates: int
+    device: torch.device, data: st.DataObject, vocab: int, count: int, candidates: int
 ) -> None:
     row = st.lists(st.integers(-20, 20).map(lambda n: n / 4), min_size=vocab, max_size=vocab)
     rows = [data.draw(row) for _ in range(count)]
     sampling = [data.draw(parameters()) for _ in range(count)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(filters, "_CANDIDATES", candidates)
-        weights = kept_weights(scores_of(rows, sampling), sampling).double()
+        weights = kept_weights(scores_of(rows, sampling).to(device), sampling).double()
     found = weights / weights.sum(-1, keepdim=True)
     for logits, p, probabilities in zip(rows, sampling, found.tolist(), strict=True):
         expected = distribution(logits, p)
@@ -87,6 +103,7 @@ def test_filters_leave_what_the_reference_leaves(
     st.sampled_from([-1.5, 0.0, 2.0]),
 )
 def test_bias_and_penalties_are_those_of_the_reference(
+    device: torch.device,
     logits: list[float],
     prompt: list[int],
     generated: list[int],
@@ -104,7 +121,7 @@ def test_bias_and_penalties_are_those_of_the_reference(
         logit_bias=tuple({t % vocab: float(value) for t, value in bias.items()}.items()),
     )
     # Another row before and behind: nothing of theirs may change.
-    batch = torch.tensor([logits] * 3)
+    batch = torch.tensor([logits] * 3, device=device)
     counts = TokenCounts(prompt)
     for end in range(len(generated) + 1):  # as it grows
         counts.update([*prompt, *generated[:end]], len(prompt))
@@ -116,11 +133,13 @@ def test_bias_and_penalties_are_those_of_the_reference(
 
 @given(LOGITS, st.floats(0, 1, exclude_max=True))
 @settings(deadline=None)
-def test_a_draw_inverts_the_cumulative_distribution(logits: list[float], uniform: float) -> None:
-    weights = torch.tensor([logits]).exp()
-    weights[torch.tensor([logits]) < 0] = 0
+def test_a_draw_inverts_the_cumulative_distribution(
+    device: torch.device, logits: list[float], uniform: float
+) -> None:
+    scores = torch.tensor([logits], device=device)
+    weights = torch.where(scores < 0, 0.0, scores.exp())
     assume(float(weights.sum()) > 0)
-    token = int(draw(weights, torch.tensor([uniform], dtype=torch.float64)))
+    token = int(draw(weights, torch.tensor([uniform], dtype=torch.float64, device=device)))
     exact = weights[0].double()
     below, whole = float(exact[:token].sum()), float(exact.sum())
     assert exact[token] > 0

@@ -11,7 +11,7 @@ import torch
 from aegaeon.errors import EngineError
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.sampling.adjustments import add_bias, penalize
-from aegaeon_worker.sampling.draw import draw
+from aegaeon_worker.sampling.draw import best, draw
 from aegaeon_worker.sampling.filters import kept_weights
 from aegaeon_worker.sampling.log_probabilities import TokenLogProbabilities, log_probabilities
 from aegaeon_worker.sampling.parameters import SamplingParameters
@@ -32,6 +32,8 @@ def choose_tokens(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[Choice
     Greedy rows get the most probable token, the lowest id among equals. Tokens that would end a
     sequence before its minimum are excluded. ``logits`` is consumed.
     """
+    if not sequences:  # a step of nothing but parts of prompts
+        return []
     sampling = [
         (row, sequence.sampling)
         for row, sequence in enumerate(sequences)
@@ -45,14 +47,13 @@ def choose_tokens(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[Choice
             logits[row, list(sequence.stop.stop_ids)] = -torch.inf
     if sampling:
         _adjust(logits, sequences, sampling)
-    tokens = logits.argmax(dim=-1)
-    best = logits.gather(1, tokens[:, None]).squeeze(1)
+    tokens, highest = best(logits)
     drawn = [(row, parameters) for row, parameters in sampling if not parameters.is_greedy]
     if drawn:
         rows = torch.tensor([row for row, _ in drawn], device=logits.device)
-        tokens[rows] = _draw(logits, best, rows, sequences, drawn)
+        tokens[rows] = _draw(logits, highest, rows, sequences, drawn)
     # Ids are exact in float64, and one copy to the host is cheaper than two.
-    found = torch.stack((tokens.to(torch.float64), best.to(torch.float64)), dim=1).tolist()
+    found = torch.stack((tokens.to(torch.float64), highest.to(torch.float64)), dim=1).tolist()
     choices = [
         Choice(int(token)) if math.isfinite(value) else _no_token(value) for token, value in found
     ]
@@ -82,7 +83,7 @@ def _adjust(
 
 def _draw(
     logits: torch.Tensor,
-    best: torch.Tensor,
+    highest: torch.Tensor,
     rows: torch.Tensor,
     sequences: Seq[Sequence],
     drawn: Seq[tuple[int, SamplingParameters]],
@@ -92,17 +93,17 @@ def _draw(
     temperature = torch.tensor([p.temperature for _, p in drawn], dtype=torch.float32)
     scores = logits if len(drawn) == logits.shape[0] else logits[rows]
     # The highest first: a low temperature may then reach -inf, but never inf.
-    scores.sub_(best[rows][:, None]).div_(temperature.to(device)[:, None])
+    scores.sub_(highest[rows][:, None]).div_(temperature.to(device)[:, None])
     weights = kept_weights(scores, [parameters for _, parameters in drawn])
     seeds = torch.tensor([parameters.seed for _, parameters in drawn])
     positions = torch.tensor([len(sequences[row].tokens) for row, _ in drawn])
     return draw(weights, uniforms(seeds, positions).to(device))
 
 
-def _no_token(best: float) -> EngineError:
-    if best == -math.inf:
+def _no_token(highest: float) -> EngineError:
+    if highest == -math.inf:
         return EngineError("no token is left to choose: every logit is -inf")
     return EngineError(
-        f"the model's logits are not finite numbers (the highest is {best}); its weights or the "
+        f"the model's logits are not finite numbers (the highest is {highest}); its weights or the "
         "numeric type that it is served in may be at fault"
     )
