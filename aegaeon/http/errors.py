@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from aegaeon.errors import AegaeonError, ErrorReason
@@ -63,6 +64,10 @@ class ApiError(Exception):
         }
 
 
+class ClientGoneError(Exception):
+    """The caller has closed the connection; nobody reads the answer."""
+
+
 def unsupported(param: str, problem: str) -> ApiError:
     """A field that is known and cannot be honoured."""
     return ApiError(f"{param}: {problem}", code="unsupported", param=param)
@@ -79,16 +84,16 @@ def to_api_error(error: AegaeonError) -> ApiError:
 def from_validation(error: ValidationError) -> ApiError:
     """What is wrong with a body, with the field that is."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
+    # A union has one problem per member: a value that is wrong tells more than another type.
+    problems = [one for one in problems if not one["type"].endswith("_type")] or problems
     first = problems[0]
     param = _path(first["loc"])
     if first["type"] == "json_invalid":
         return ApiError(f"the body is no valid JSON: {first['msg']}", code="invalid_json")
     if first["type"] == "extra_forbidden":
         return ApiError(f"{param}: unknown field", code="unknown_field", param=param)
-    # A union has one problem per member.
-    texts = list(
-        dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in problems)
-    )
+    same = [one["msg"] for one in problems if one["loc"][:1] == first["loc"][:1]]
+    texts = list(dict.fromkeys(same))
     text = "; or ".join(texts[:4])
     return ApiError(f"{param}: {text}" if param else text, code="invalid_value", param=param)
 
@@ -105,6 +110,8 @@ def install(app: FastAPI) -> None:
     app.exception_handler(ApiError)(_answer_own)
     app.exception_handler(AegaeonError)(_answer_family)
     app.exception_handler(HTTPException)(_answer_http)
+    app.exception_handler(ClientGoneError)(_answer_nobody)
+    app.exception_handler(ClientDisconnect)(_answer_nobody)
     app.exception_handler(Exception)(_answer_fault)
 
 
@@ -130,6 +137,10 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     response = answer(ApiError(text, code=code.lower().replace(" ", "_"), status=error.status_code))
     response.headers.update(error.headers or {})
     return response
+
+
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)
 
 
 async def _answer_fault(request: Request, error: Exception) -> Response:

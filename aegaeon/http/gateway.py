@@ -70,7 +70,7 @@ class Gateway:
             if not body.stream:
                 outputs = await unless_gone(request, _outputs(generations))
                 return JSONResponse(answer.whole(outputs))
-            deltas = await started(merged(generations))
+            deltas = await started(request, merged(generations))
         except BaseException:
             close()
             raise

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from aegaeon.errors import AegaeonError
-from aegaeon.http.errors import ApiError, fault, to_api_error
+from aegaeon.http.errors import ApiError, ClientGoneError, fault, to_api_error
 from aegaeon.http.generation import Delta, Generation
 
 T = TypeVar("T")
@@ -31,10 +31,6 @@ def event(data: dict[str, Any], name: str | None = None, number: int | None = No
     head = f"id: {number}\n" if number is not None else ""
     head += f"event: {name}\n" if name is not None else ""
     return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
-
-
-class ClientGoneError(Exception):
-    """The caller has closed the connection."""
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -87,12 +83,24 @@ async def merged(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int,
             task.cancel()
 
 
-async def started(items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """The same items; raises at once what they raise within the first second."""
+async def started(request: Request, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """The same items; raises at once what they raise within the first second, and
+    ClientGoneError when the caller leaves within it."""
     first: asyncio.Task[T] = asyncio.create_task(_next(items))
-    await asyncio.wait({first}, timeout=_FIRST_EVENT_S)
-    if first.done() and (error := first.exception()) is not None:
-        raise error
+    gone = asyncio.create_task(_gone(request.receive))
+    try:
+        await asyncio.wait(
+            {first, gone}, timeout=_FIRST_EVENT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if first.done() and (error := first.exception()) is not None:
+            raise error
+        if gone.done() and not first.done():
+            raise ClientGoneError
+    except BaseException:
+        first.cancel()
+        raise
+    finally:
+        gone.cancel()
     return _resumed(first, items)
 
 

@@ -83,3 +83,5 @@ def running_gateway(
                 assert response.json().get("ready") == ["node_0"], response.text
         yield running
         gateway.stop()
+        # Nothing that the tests do is a fault of the gateway's own.
+        assert "Traceback" not in gateway.log.read_text(), gateway.log.read_text()

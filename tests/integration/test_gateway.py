@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
+import httpx
 import openai
+import psutil
 import pytest
 
 from aegaeon.model_spec import ModelSpec
@@ -18,6 +21,8 @@ MESSAGES = [
     {"role": "system", "content": "be brief"},
     {"role": "user", "content": [{"type": "text", "text": "hi "}, {"type": "text", "text": "é"}]},
 ]
+#: What the gateway may grow by: some 40 KB per caller would show.
+GROWTH_BYTES = 8 << 20
 LONG = {"ignore_eos": True, "temperature": 0}
 
 
@@ -253,3 +258,25 @@ async def test_many_callers_share_one_gateway(gateway: RunningGateway) -> None:
 
         texts = await asyncio.gather(*(one(number) for number in range(32)))
     assert [texts[number] == texts[number % 4] for number in range(32)] == [True] * 32
+
+
+async def test_memory_stays_flat_while_callers_leave(gateway: RunningGateway) -> None:
+    process = psutil.Process(gateway.daemon.pid)
+
+    async def leave(client: httpx.AsyncClient, stream: bool) -> None:
+        body = {"model": "long", "prompt": "hello", "max_tokens": 20_000, "stream": stream, **LONG}
+        with suppress(httpx.ReadTimeout):
+            async with client.stream("POST", "/v1/completions", json=body, timeout=0.2) as answer:
+                async for _ in answer.aiter_bytes():
+                    break
+
+    async def many(count: int) -> None:
+        async with gateway.http_async() as client:
+            for _ in range(count // 20):
+                await asyncio.gather(*(leave(client, number % 2 == 0) for number in range(20)))
+
+    await many(100)
+    before = process.memory_info().rss
+    await many(200)
+    assert process.memory_info().rss - before < GROWTH_BYTES
+    await asyncio.to_thread(gateway.until_idle)
