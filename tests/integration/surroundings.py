@@ -54,8 +54,13 @@ class Surroundings:
         return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     def files(self) -> list[str]:
-        """Files, sockets and folders, temporary or in shared memory."""
-        return sorted(str(path) for folder in self._folders for path in folder.rglob("*"))
+        """Files, sockets and folders, temporary or in shared memory; they may go meanwhile."""
+        return sorted(
+            str(Path(parent) / name)
+            for top in self._folders
+            for parent, folders, files in os.walk(top)  # skips what has gone
+            for name in [*folders, *files]
+        )
 
     def assert_nothing_left(self, timeout_s: float) -> None:
         """Poll until nothing is left; what is there at the deadline is named."""
