@@ -163,15 +163,45 @@ def test_a_gateway_at_work_holds_no_torch(gateway: RunningGateway, client: httpx
     assert "libtorch" not in Path(f"/proc/{gateway.daemon.pid}/maps").read_text()
 
 
+def test_a_stop_ends_what_is_open_and_frees_it(gateway: RunningGateway) -> None:
+    flags = {"scheduler": gateway.scheduler.address, "port": 0, "shutdown_grace_s": 1}
+    second = gateway.daemons.start("aegaeon.http", flags).wait_ready()
+    long = {**BODY, "max_tokens": 20_000, "stream": True}
+    with (
+        httpx.Client(base_url=f"http://{second.address}", timeout=60) as client,
+        client.stream("GET", "/v1/aegaeon/events") as events,
+        client.stream("POST", "/v1/completions", json=long) as tokens,
+    ):
+        assert next(events.iter_lines())
+        assert next(tokens.iter_lines())
+        second.stop()
+    gateway.until_idle()
+    assert "Traceback" not in second.log.read_text(), second.log.read_text()
+
+
 def test_it_outlives_a_scheduler(gateway: RunningGateway, client: httpx.Client) -> None:
-    """Last in this file, since the worker has to register again."""
-    before = client.post("/v1/completions", json=BODY).json()["choices"]
-    gateway.scheduler.kill()
-    until(lambda: client.get("/ready").status_code == 503, START_S)
-    assert client.get("/health").status_code == 200
-    gateway.daemons.scheduler(gateway.scheduler.address)
-    until(lambda: client.get("/ready").json().get("models") == ["m"], START_S)
-    assert client.post("/v1/completions", json=BODY).json()["choices"] == before
+    """Streams go on where they were. Last here, since the worker has to register again."""
+    long = {**BODY, "max_tokens": 2_000}
+    before = client.post("/v1/completions", json=long).json()["choices"][0]["text"]
+    with (
+        client.stream("POST", "/v1/completions", json={**long, "stream": True}) as stream,
+        gateway.http() as other,
+    ):
+        lines = stream.iter_lines()
+        text = text_of_line(next(lines))
+        gateway.scheduler.kill()
+        until(lambda: other.get("/ready").status_code == 503, START_S)
+        assert gateway.get("/health") == {"status": "ok"}
+        gateway.daemons.scheduler(gateway.scheduler.address)
+        text += "".join(map(text_of_line, lines))
+    assert text == before
+    assert client.post("/v1/completions", json=long).json()["choices"][0]["text"] == before
+
+
+def text_of_line(line: str) -> str:
+    """Text of a line of a stream of completions."""
+    data = line.removeprefix("data: ")
+    return json.loads(data)["choices"][0]["text"] if data.startswith("{") else ""
 
 
 def test_an_address_beyond_loopback_must_be_asked_for(daemons: Daemons) -> None:
