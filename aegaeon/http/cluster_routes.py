@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import grpc
@@ -89,14 +89,24 @@ def cluster_routes(gateway: Gateway) -> APIRouter:
         """The scheduler's events from now on, as server-sent events."""
         stub = cluster_pb2_grpc.ClusterServiceStub(gateway.connection.channel)
         call = stub.WatchEvents(cluster_pb2.WatchEventsRequest())
-        try:
-            await call.initial_metadata()  # from here on nothing is missed
-        except BaseException:
-            call.cancel()
-            raise
-        return EventStream(_events(call, gateway.stopping), gateway.heartbeat_s, _closer(call))
+        await _opened(call)
+        return EventStream(_events(call, gateway.stopping), gateway.heartbeat_s, call.cancel)
 
     return router
+
+
+async def _opened(call: Any) -> None:
+    """Wait for the scheduler's headers, from which on nothing is missed. Raises AegaeonError."""
+    try:
+        await call.initial_metadata()
+        if call.done():
+            async for _ in call:  # raises why
+                pass
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+    except BaseException:
+        call.cancel()
+        raise
 
 
 async def _events(call: Any, stopping: asyncio.Event) -> AsyncIterator[bytes]:
@@ -114,10 +124,6 @@ async def _events(call: Any, stopping: asyncio.Event) -> AsyncIterator[bytes]:
             raise
     finally:
         end.cancel()
-
-
-def _closer(call: Any) -> Callable[[], None]:
-    return lambda: call.cancel() and None
 
 
 def _is_ready(info: model_pb2.ModelInfo) -> bool:

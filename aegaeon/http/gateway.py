@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from starlette.requests import Request
@@ -17,8 +16,6 @@ from aegaeon.http.models import ModelTable, ServedModel
 from aegaeon.http.schemas import GenerationBody
 from aegaeon.http.streaming import EventStream, merged, started, unless_gone
 from aegaeon.http.tokenizing import TokenizerPool
-
-_log = logging.getLogger(__name__)
 
 
 class Gateway:

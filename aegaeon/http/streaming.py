@@ -128,7 +128,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncIterator[bytes], heartbeat_s: float, close: Callable[[], None]
+        self, events: AsyncIterator[bytes], heartbeat_s: float, close: Callable[[], object]
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]

@@ -209,3 +209,23 @@ def test_an_address_beyond_loopback_must_be_asked_for(daemons: Daemons) -> None:
     said = daemons.start("aegaeon.http", flags).wait_failed()
     assert "--insecure-bind" in said
     assert "Traceback" not in said
+
+
+def test_without_a_scheduler_every_answer_is_a_503(daemons: Daemons, run_folder: Path) -> None:
+    flags = {"scheduler": f"unix:{run_folder}/nobody", "port": 0}
+    daemon = daemons.start("aegaeon.http", flags).wait_ready()
+    with httpx.Client(base_url=f"http://{daemon.address}", timeout=20) as client:
+        assert client.get("/health").status_code == 200
+        ready = client.get("/ready")
+        assert (ready.status_code, ready.json()["ready"]) == (503, False)
+        for response in (
+            client.get("/v1/models"),
+            client.get("/v1/aegaeon/runtime"),
+            client.get("/v1/aegaeon/events"),
+            client.post("/v1/completions", json=BODY),
+            client.post("/v1/completions", json={**BODY, "stream": True}),
+        ):
+            assert (response.status_code, code_of(response)) == (503, "unavailable")
+            assert response.headers["retry-after"] == "1"
+    daemon.stop()
+    assert "Traceback" not in daemon.log.read_text()
