@@ -20,7 +20,7 @@ PROMPT = [9, 8, 7]
 NEW_TOKENS = 24
 SAMPLED = SamplingParams(
     temperature=1.1,
-    top_k=100,
+    top_k=10,
     top_p=0.97,
     min_p=0.001,
     presence_penalty=0.2,
@@ -115,7 +115,7 @@ def test_generate_goes_on_from_tokens_that_were_kept(
 ) -> None:
     sampling = inference_pb2.SamplingParameters(
         temperature=1.1,
-        top_k=100,
+        top_k=10,
         top_p=0.97,
         min_p=0.001,
         presence_penalty=0.2,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aegaeon import LLMService
+from aegaeon import LLMService, Request, SamplingParams, StepOutput
 from aegaeon.model_spec import ModelSpec
 from aegaeon.v1 import model_pb2
 from tests.integration.daemons import START_S, Daemons, until
@@ -19,6 +19,7 @@ PROMPT = [5, 9, 250, 17]
 NEW_TOKENS = 800
 CHECKED_TOKENS = 32
 STREAMS = 4
+SAMPLED = SamplingParams(temperature=0.8, top_k=4, seed=3, logprobs=1)
 #: A clean stop, with a request under way.
 STOP_S = 2.0
 
@@ -29,9 +30,8 @@ def weight_files(shm_dir: Path) -> dict[str, tuple[int, int]]:
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
-def read_all(service: LLMService, spec: ModelSpec, into: list[int]) -> None:
-    for step in service.stream(ask(spec, PROMPT, NEW_TOKENS)):
-        into.append(step.new_token_id)
+def read_all(service: LLMService, request: Request, into: list[StepOutput]) -> None:
+    into.extend(service.stream(request))
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
@@ -43,13 +43,15 @@ def test_streams_go_on_with_identical_tokens(
     own = {"listen": "127.0.0.1:0"} if transport == "tcp" else {}
     worker = daemons.worker(scheduler.address, **own).wait_ready()
     with LLMService([tiny_node([spec])], address=scheduler.address) as service:
-        undisturbed = tokens_of(service.serve([ask(spec, PROMPT, NEW_TOKENS)])[0])
+        requests = [ask(spec, PROMPT, NEW_TOKENS), ask(spec, PROMPT, NEW_TOKENS, sampling=SAMPLED)]
+        undisturbed = [tokens_of(output) for output in service.serve(requests)]
         packed = weight_files(shm_dir)
         assert packed
 
-        streams: list[list[int]] = [[] for _ in range(STREAMS)]
+        streams: list[list[StepOutput]] = [[] for _ in range(STREAMS)]
         readers = [
-            threading.Thread(target=read_all, args=(service, spec, into)) for into in streams
+            threading.Thread(target=read_all, args=(service, requests[number % 2], into))
+            for number, into in enumerate(streams)
         ]
         for reader in readers:
             reader.start()
@@ -60,7 +62,9 @@ def test_streams_go_on_with_identical_tokens(
         assert again.address == scheduler.address
         for reader in readers:
             reader.join(START_S)
-        assert streams == [undisturbed] * STREAMS
+        assert [tokens_of(stream) for stream in streams] == undisturbed * (STREAMS // 2)
+        told = [[step.logprob is not None for step in stream] for stream in streams]
+        assert told == [[False] * NEW_TOKENS, [True] * NEW_TOKENS] * (STREAMS // 2)
 
         snapshot = service.runtime()
         assert [info.pid for info in snapshot.workers] == [worker.pid]
@@ -68,7 +72,7 @@ def test_streams_go_on_with_identical_tokens(
         assert [replica.state for replica in model.replicas] == [model_pb2.REPLICA_STATE_READY]
         assert weight_files(shm_dir) == packed
         assert snapshot.active_requests == 0
-    assert undisturbed[:CHECKED_TOKENS] == expected_tokens(spec, [PROMPT], CHECKED_TOKENS)[0]
+    assert undisturbed[0][:CHECKED_TOKENS] == expected_tokens(spec, [PROMPT], CHECKED_TOKENS)[0]
 
 
 def test_daemons_start_in_any_order_and_stop_under_load_at_once(

@@ -10,18 +10,34 @@ from aegaeon_worker.sampling.parameters import SamplingParameters
 _MASK = (1 << 64) - 1
 
 
-def splitmix(seed: int, position: int) -> float:
-    """SplitMix64 with unsigned numbers, as published; the seed is the first output of its own
-    stream, and the position counts from there."""
+def splitmix(start: int, index: int) -> int:
+    """Output number ``index`` of SplitMix64, with unsigned numbers, as published."""
+    value = start + (index + 1) * 0x9E3779B97F4A7C15 & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
 
-    def mix(value: int) -> int:
-        value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-        value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
-        return value ^ value >> 31
 
-    golden = 0x9E3779B97F4A7C15
-    start = mix(seed + golden & _MASK)
-    return (mix(start + (position + 1) * golden & _MASK) >> 12) / 2**52
+def uniform(seed: int, position: int, index: int) -> float:
+    """The number for a token: streams within streams."""
+    start = splitmix(splitmix(seed, 0), position)
+    return ((splitmix(start, index) >> 12) + 0.5) / 2**52
+
+
+def drawn(weights: Sequence[float], seed: int, position: int, chunk: int = 128) -> int:
+    """The winner of a race between chunks of tokens, and of one within the first chunk."""
+
+    def first(rates: Sequence[float], indexes: Sequence[int]) -> int:
+        speeds = [
+            rate / -math.log(uniform(seed, position, index))
+            for rate, index in zip(rates, indexes, strict=True)
+        ]
+        return speeds.index(max(speeds))
+
+    parts = [weights[start : start + chunk] for start in range(0, len(weights), chunk)]
+    begin = chunk * first([sum(part) for part in parts], [-1 - part for part in range(len(parts))])
+    part = weights[begin : begin + chunk]
+    return begin + first(part, range(begin, begin + len(part)))
 
 
 def adjusted(

@@ -14,31 +14,40 @@ from aegaeon_worker.sampling.adjustments import add_bias, penalize
 from aegaeon_worker.sampling.draw import best, draw, total
 from aegaeon_worker.sampling.filters import kept_weights
 from aegaeon_worker.sampling.parameters import SamplingParameters
-from aegaeon_worker.sampling.randomness import uniforms
+from aegaeon_worker.sampling.randomness import streams, uniforms
 from aegaeon_worker.sampling.token_counts import TokenCounts
-from tests.worker.sampling.reference import adjusted, distribution, splitmix
+from tests.worker.sampling.reference import adjusted, distribution, drawn, uniform
 
 SEEDS = st.integers(-(2**63), 2**63 - 1)
 #: Coarse, so that scores are often equal, and far enough from one another for float32.
-LOGITS = st.lists(st.integers(-20, 20).map(lambda n: n / 4), min_size=1, max_size=150)
+LOGITS = st.lists(st.integers(-20, 20).map(lambda n: n / 4), min_size=1, max_size=300)
 
 
-@given(st.lists(st.tuples(SEEDS, st.integers(0, 2**31)), min_size=1))
-@example([(0, 0), (-1, 2**31), (-(2**63), 5)])
-def test_uniforms_are_those_of_splitmix(device: torch.device, pairs: list[tuple[int, int]]) -> None:
-    seeds, positions = (torch.tensor(values, device=device) for values in zip(*pairs, strict=True))
-    found = uniforms(seeds, positions).tolist()
-    assert found == [splitmix(*pair) for pair in pairs]
-    assert all(0 <= value < 1 for value in found)
+@given(st.lists(st.tuples(SEEDS, st.integers(0, 2**31), st.integers(-2000, 2**18)), min_size=1))
+@example([(0, 0, 0), (-1, 2**31, -1), (-(2**63), 5, 7)])
+def test_uniforms_are_those_of_splitmix(
+    device: torch.device, keys: list[tuple[int, int, int]]
+) -> None:
+    seeds, positions, indexes = (
+        torch.tensor(values, device=device) for values in zip(*keys, strict=True)
+    )
+    found = uniforms(streams(seeds, positions), indexes).tolist()
+    assert found == [uniform(*key) for key in keys]
+    assert all(0 < value < 1 for value in found)
 
 
-def test_uniforms_of_neighbouring_seeds_and_positions_are_uniform_and_unrelated() -> None:
-    seeds = torch.arange(400).repeat_interleave(500)
-    grid = uniforms(seeds, torch.arange(500).repeat(400)).view(400, 500)
-    counts = torch.histc(grid, 100, 0, 1)
+def test_uniforms_of_neighbours_are_uniform_and_unrelated() -> None:
+    seeds = torch.arange(100).repeat_interleave(100)
+    starts = streams(seeds, torch.arange(100).repeat(100))
+    cube = uniforms(starts[:, None], torch.arange(-10, 10)).view(100, 100, 20)
+    counts = torch.histc(cube, 100, 0, 1)
     # 99 degrees of freedom: mean 99, standard deviation 14.1.
     assert float(((counts - 2000) ** 2 / 2000).sum()) < 170
-    for one, other in ((grid[:-1], grid[1:]), (grid[:, :-1], grid[:, 1:])):
+    for one, other in (
+        (cube[:-1], cube[1:]),
+        (cube[:, :-1], cube[:, 1:]),
+        (cube[..., :-1], cube[..., 1:]),
+    ):
         pair = torch.stack((one.flatten(), other.flatten()))
         assert abs(float(torch.corrcoef(pair)[0, 1])) < 0.012
 
@@ -131,20 +140,18 @@ def test_bias_and_penalties_are_those_of_the_reference(
     assert batch[0].tolist() == batch[2].tolist() == torch.tensor(logits).tolist()
 
 
-@given(LOGITS, st.floats(0, 1, exclude_max=True))
-@settings(deadline=None)
-def test_a_draw_inverts_the_cumulative_distribution(
-    device: torch.device, logits: list[float], uniform: float
+@given(LOGITS, SEEDS, st.integers(0, 10_000))
+def test_a_draw_is_that_of_the_reference(
+    device: torch.device, logits: list[float], seed: int, position: int
 ) -> None:
     scores = torch.tensor([logits], device=device)
     weights = torch.where(scores < 0, 0.0, scores.exp())
     assume(float(weights.sum()) > 0)
-    token = int(draw(weights, torch.tensor([uniform], dtype=torch.float64, device=device)))
-    exact = weights[0].double()
-    below, whole = float(exact[:token].sum()), float(exact.sum())
-    assert exact[token] > 0
-    assert below / whole - 1e-6 <= uniform <= (below + float(exact[token])) / whole + 1e-6
-    assert float(total(weights)) == pytest.approx(whole)
+    start = streams(*(torch.tensor([value], device=device) for value in (seed, position)))
+    token = int(draw(weights, start))
+    assert token == drawn(weights[0].tolist(), seed, position)
+    assert weights[0, token] > 0
+    assert float(total(weights)) == pytest.approx(float(weights.double().sum()))
 
 
 @pytest.mark.parametrize(
@@ -165,8 +172,8 @@ def test_draws_are_distributed_as_the_reference_says(sampling: SamplingParameter
     expected = torch.tensor(distribution(logits.tolist(), sampling), dtype=torch.float64) * draws
     scores = scores_of([logits.tolist()], [sampling])
     weights = kept_weights(scores, [sampling]).expand(draws, -1).contiguous()
-    uniform = uniforms(torch.full((draws,), 1234), torch.arange(draws))
-    counts = torch.bincount(draw(weights, uniform), minlength=vocab).double()
+    starts = streams(torch.full((draws,), 1234), torch.arange(draws))
+    counts = torch.bincount(draw(weights, starts), minlength=vocab).double()
     assert float(counts[expected == 0].sum()) == 0
     # Rare tokens together, as the test wants at least five expected in each class.
     often = expected >= 5

@@ -15,7 +15,7 @@ from aegaeon_worker.sampling.draw import best, draw
 from aegaeon_worker.sampling.filters import kept_weights
 from aegaeon_worker.sampling.log_probabilities import TokenLogProbabilities, log_probabilities
 from aegaeon_worker.sampling.parameters import SamplingParameters
-from aegaeon_worker.sampling.randomness import uniforms
+from aegaeon_worker.sampling.randomness import streams
 
 
 class Choice(NamedTuple):
@@ -97,7 +97,7 @@ def _draw(
     weights = kept_weights(scores, [parameters for _, parameters in drawn])
     seeds = torch.tensor([parameters.seed for _, parameters in drawn])
     positions = torch.tensor([len(sequences[row].tokens) for row, _ in drawn])
-    return draw(weights, uniforms(seeds, positions).to(device))
+    return draw(weights, streams(seeds, positions).to(device))
 
 
 def _no_token(highest: float) -> EngineError:

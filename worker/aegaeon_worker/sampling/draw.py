@@ -1,9 +1,11 @@
-"""One token per row: the best one, or one drawn by inverting the cumulative distribution."""
+"""One token per row: the best one, or one drawn."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+
+from aegaeon_worker.sampling.randomness import uniforms
 
 #: Tokens that are looked at together, which is far faster than to search whole vocabularies.
 #: Weights are summed in float32 within chunks, and in float64 across them.
@@ -19,24 +21,29 @@ def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return chunk * _CHUNK + chunks[rows, chunk].argmax(-1), value
 
 
-def draw(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+def draw(weights: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """Tokens int64 [R] with probabilities in proportion to ``weights`` [R, V], not negative.
 
-    ``uniforms`` float64 [R] are in [0, 1). The chunk of the vocabulary is found first, then the
-    token in it; one of weight 0 is never drawn.
+    ``starts`` int64 [R] begin the random numbers of each row. First a chunk of the vocabulary is
+    drawn, then a token in it, each by a race: of candidates whose times are exponentially
+    distributed with their weights as rates, the first is a draw. One of weight 0 never comes. A
+    difference in the last place of a weight changes the winner only where two come in at the same
+    time; inverting the cumulative distribution, every token's border would be such a place.
     """
     chunks = _chunks(weights)
-    sums = chunks.sum(-1).cumsum(-1, dtype=torch.float64)
-    goal = uniforms[:, None] * sums[:, -1:]
-    # The first whose sum is above the goal; beyond the last only where weights are no numbers.
-    chunk = torch.searchsorted(sums, goal, right=True).clamp(max=sums.shape[1] - 1)
-    before = torch.where(chunk > 0, sums.gather(1, (chunk - 1).clamp(min=0)), 0.0)
+    ids = torch.arange(chunks.shape[1], device=weights.device).expand(len(weights), -1)
+    # Numbers of chunks are those before 0, so that no token shares them.
+    chunk = _first(chunks.sum(-1), starts, -1 - ids)
     rows = torch.arange(len(weights), device=weights.device)
-    inner = chunks[rows, chunk.squeeze(1)].cumsum(-1, dtype=torch.float64)
-    # The two sums of a chunk differ by their rounding.
-    goal = torch.minimum(goal - before, inner[:, -1:] * (1 - 2.0**-52))
-    token = chunk * _CHUNK + torch.searchsorted(inner, goal, right=True)
-    return token.squeeze(1).clamp(max=weights.shape[1] - 1)
+    ids = chunk[:, None] * _CHUNK + torch.arange(_CHUNK, device=weights.device)
+    token = chunk * _CHUNK + _first(chunks[rows, chunk], starts, ids)
+    return token.clamp(max=weights.shape[1] - 1)  # beyond only where weights are no numbers
+
+
+def _first(rates: torch.Tensor, starts: torch.Tensor, indexes: torch.Tensor) -> torch.Tensor:
+    """Winners of the races between the columns of ``rates`` [R, N]."""
+    times = -uniforms(starts[:, None], indexes).log()
+    return (rates / times).argmax(-1)
 
 
 def total(weights: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Random numbers that depend on seed and position alone, so that they need no state."""
+"""Random numbers that depend on seed, position and token alone, so that they need no state."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ import torch
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
-#: Bits of a number below 1: with one more, its product with a sum could be rounded up to the sum.
+#: Of a number, which half a unit in the last place keeps from being 0.
 _BITS = 52
 
 
-def uniforms(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """One number in [0, 1) per seed and position, both int64 [N]; float64 [N].
+def streams(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """What each pair of seed and position, both int64 [N], begins its numbers with; int64 [N].
 
-    SplitMix64 (Steele, Lea and Flood, 2014) as a counter-based generator: the seed, mixed so that
-    neighbours have nothing in common, is where a stream starts, and the position is how far along
-    it the number is. The arithmetic is that of unsigned 64-bit integers, which wraps.
+    SplitMix64 (Steele, Lea and Flood, 2014) as a counter-based generator: an output of the stream
+    that begins with one number begins the next stream, so that neighbours have nothing in common.
+    The arithmetic is that of unsigned 64-bit integers, which wraps.
     """
-    start = _mix(seeds + _signed(_GOLDEN))
-    bits = _mix(start + (positions + 1) * _signed(_GOLDEN))
-    return _shift(bits, 64 - _BITS).to(torch.float64) * 2.0**-_BITS
+    zero = torch.zeros((), dtype=torch.int64, device=seeds.device)
+    return _output(_output(seeds, zero), positions)
+
+
+def uniforms(starts: torch.Tensor, indexes: torch.Tensor) -> torch.Tensor:
+    """The numbers of streams at ``indexes``, both int64 and of one shape; float64 in (0, 1)."""
+    bits = _shift(_output(starts, indexes), 64 - _BITS)
+    return (bits.to(torch.float64) + 0.5) * 2.0**-_BITS
+
+
+def _output(starts: torch.Tensor, indexes: torch.Tensor) -> torch.Tensor:
+    return _mix(starts + (indexes + 1) * _signed(_GOLDEN))
 
 
 def _mix(value: torch.Tensor) -> torch.Tensor:
