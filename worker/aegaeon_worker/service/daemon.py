@@ -21,6 +21,7 @@ from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.device.calibration import DeviceSpeed, measure_speed
 from aegaeon_worker.device.choice import default_dtype
 from aegaeon_worker.engine.assembly import WorkerParts
+from aegaeon_worker.passing_thread import on_passing_thread
 from aegaeon_worker.service import convert
 from aegaeon_worker.service.registration import Registration
 from aegaeon_worker.service.servicer import WorkerServicer
@@ -39,15 +40,15 @@ async def serve(config: WorkerConfig) -> None:
     """
     stop = StopSignal()
     # Building takes memory and reads files: on a thread, so that the loop answers signals.
-    parts = await asyncio.to_thread(WorkerParts, config)
+    parts = await on_passing_thread(WorkerParts, config)
     try:
         # Before the engine runs, which it would disturb and be disturbed by.
         device = parts.device
-        speed = await asyncio.to_thread(measure_speed, device.torch_device, default_dtype(device))
+        speed = await on_passing_thread(measure_speed, device.torch_device, default_dtype(device))
         await _serve_parts(config, parts, speed, stop)
     finally:
         notify("STOPPING=1")
-        await asyncio.to_thread(parts.close)
+        await on_passing_thread(parts.close)
 
 
 async def _serve_parts(

@@ -20,6 +20,7 @@ from aegaeon_worker.engine.commands import Attach
 from aegaeon_worker.engine.engine import Engine
 from aegaeon_worker.engine.loading import ModelPreparer
 from aegaeon_worker.engine.thread import EngineThread
+from aegaeon_worker.passing_thread import on_passing_thread
 from aegaeon_worker.service import convert
 from aegaeon_worker.service.execute_stream import ExecuteStream
 
@@ -61,7 +62,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Facts from a model's files."""
         try:
             spec = convert.spec_from_pb(request.spec)
-            facts = await asyncio.to_thread(self._preparer.inspect, spec)
+            facts = await on_passing_thread(self._preparer.inspect, spec)
         except AegaeonError as error:
             await abort(context, error)
         except Exception as error:  # a checkpoint may break the libraries that read it in any way
