@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aegaeon_worker.engine.commands import SequenceSpec, StopConditions
 from aegaeon_worker.engine.events import FinishReason
-from aegaeon_worker.engine.sampler import sample_greedy
+from aegaeon_worker.engine.sampler import Choice, choose_tokens
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.step_plan import StepLimits, build_input, plan_step
 
@@ -28,6 +28,13 @@ def make_sequence(
     sequence = Sequence(SequenceSpec(handle, "m", list(range(prompt_tokens)), [], stop))
     sequence.num_computed = computed
     return sequence
+
+
+def greedy(logits: torch.Tensor, sequence: Sequence) -> int:
+    """The only sequence's next token."""
+    [choice] = choose_tokens(logits, [sequence])
+    assert isinstance(choice, Choice)
+    return choice.token_id
 
 
 @given(
@@ -82,11 +89,11 @@ def test_minimum_keeps_stop_tokens_out_until_it_is_reached() -> None:
     logits = torch.tensor([[0.0, 5.0, 4.0, 1.0]])
     picked = []
     for _ in range(3):
-        [token] = sample_greedy(logits.clone(), [sequence])
+        token = greedy(logits.clone(), sequence)
         sequence.append(token)
         picked.append(token)
     assert picked == [3, 3, 1]
 
 
 def test_greedy_takes_the_lowest_id_among_equals() -> None:
-    assert sample_greedy(torch.tensor([[1.0, 3.0, 3.0]]), [make_sequence()]) == [1]
+    assert greedy(torch.tensor([[1.0, 3.0, 3.0]]), make_sequence()) == 1
