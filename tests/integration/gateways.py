@@ -74,7 +74,8 @@ def running_gateway(
                 "max_body_bytes": MAX_BODY_BYTES,
             },
         )
-        worker = daemons.worker(scheduler.address).wait_ready()
+        # An instance of its own: a gateway may run beside other services of the same tests.
+        worker = daemons.worker(scheduler.address, instance=folder.name).wait_ready()
         running = RunningGateway(daemons, scheduler, worker, gateway.wait_ready())
         with running.http() as client:
             for spec in specs:
