@@ -18,17 +18,18 @@ from tests.worker.engine.reference import reference_log_probabilities
 
 PROMPT = [9, 8, 7]
 NEW_TOKENS = 24
-SAMPLED = SamplingParams(
-    temperature=1.1,
-    top_k=10,
-    top_p=0.97,
-    min_p=0.001,
-    presence_penalty=0.2,
-    frequency_penalty=0.1,
-    repetition_penalty=1.1,
-    logit_bias={17: 3.0},
-    seed=5,
-)
+SAMPLING: dict[str, Any] = {
+    "temperature": 1.1,
+    "top_k": 10,
+    "top_p": 0.97,
+    "min_p": 0.001,
+    "presence_penalty": 0.2,
+    "frequency_penalty": 0.1,
+    "repetition_penalty": 1.1,
+    "logit_bias": {17: 3.0},
+    "seed": 5,
+}
+SAMPLED = SamplingParams(**SAMPLING)
 
 
 @pytest.fixture(scope="module")
@@ -113,17 +114,7 @@ def test_log_probabilities_come_to_those_that_ask(
 def test_generate_goes_on_from_tokens_that_were_kept(
     service: LLMService, tiny_models: list[ModelSpec], wanted: list[int], kept: int
 ) -> None:
-    sampling = inference_pb2.SamplingParameters(
-        temperature=1.1,
-        top_k=10,
-        top_p=0.97,
-        min_p=0.001,
-        presence_penalty=0.2,
-        frequency_penalty=0.1,
-        repetition_penalty=1.1,
-        logit_bias={17: 3.0},
-        seed=5,
-    )
+    sampling = inference_pb2.SamplingParameters(**SAMPLING)
     tokens = wire_tokens(
         service, tiny_models[1].name, sampling=sampling, generated_token_ids=wanted[:kept]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.turn_writer import DEPTH
-from aegaeon_scheduler.core.turns import Plan, waiting_models
+from aegaeon_scheduler.core.turns import Plan, longest_waiting
 
 
 class RunToCompletion:
@@ -15,7 +15,7 @@ class RunToCompletion:
 
     def plan(self, engine: Engine, now_ns: int) -> Plan:
         """See `TurnPolicy`."""
-        order = sorted(waiting_models(engine), key=lambda m: (engine.queues[m].since_ns, m))
+        order = longest_waiting(engine)
         quotas = dict.fromkeys([turn.model for turn in engine.turns] + order, 0)
         following = order[DEPTH - len(engine.turns) :]
         return Plan(order, quotas, "longest waiting", following[0] if following else "")

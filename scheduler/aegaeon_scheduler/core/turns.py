@@ -49,6 +49,11 @@ def waiting_models(engine: Engine) -> list[str]:
     return [m for m, queue in engine.queues.items() if queue.waiting and m not in at_worker]
 
 
+def longest_waiting(engine: Engine) -> list[str]:
+    """As `waiting_models`, those first that have waited longest."""
+    return sorted(waiting_models(engine), key=lambda m: (engine.queues[m].since_ns, m))
+
+
 def fair_plan(engine: Engine, order: list[str], reason: str, max_quota_ns: int) -> Plan:
     """Turns in order with quotas by the published formula; one that has a quota keeps it."""
     quotas = {turn.model: turn.quota_ns for turn in engine.turns}
@@ -72,8 +77,7 @@ class RoundRobinTurns:
 
     def plan(self, engine: Engine, now_ns: int) -> Plan:
         """See `TurnPolicy`; quotas of at most `max_quota_ns`, or one switch, or four steps."""
-        order = sorted(waiting_models(engine), key=lambda m: (engine.queues[m].since_ns, m))
-        return fair_plan(engine, order, "longest waiting", self.max_quota_ns)
+        return fair_plan(engine, longest_waiting(engine), "longest waiting", self.max_quota_ns)
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ from aegaeon_worker.models.onednn import onednn_available, onednn_product
 
 #: Up to this many rows (from two on), the transposed product runs at memory speed.
 _TRANSPOSED_MAX_ROWS = 4
-#: Up to this many rows, oneDNN and shared products pay: above, oneDNN is no faster, and each new
-#: number of rows costs the making of a kernel.
+#: Up to this many rows, oneDNN and shared products pay: above, oneDNN is no faster with
+#: plain weights.
 _FEW_ROWS = 64
 #: oneDNN pays from this many weight rows on.
 _ONEDNN_MIN_OUT_FEATURES = 512

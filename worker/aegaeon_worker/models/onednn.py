@@ -20,6 +20,9 @@ import torch.nn.functional as F  # noqa: N812
 #: Formats are chosen for a number of rows; from 8 on it is one and the same, good for any number.
 _ROWS = 8
 _INT64 = ctypes.c_int64
+_new_capsule = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
 #: oneDNN keeps a kernel of up to a megabyte for each shape and number of rows that it has met, so
 #: only these occur.
 _ROW_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -118,10 +121,7 @@ def _opaque(address: int, shape: Sequence[int], descriptor: bytes) -> torch.Tens
     )
     if status:
         raise RuntimeError(f"torch refuses a packed weight of shape {tuple(shape)}")
-    new_capsule = ctypes.pythonapi.PyCapsule_New
-    new_capsule.restype = ctypes.py_object
-    new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    capsule = new_capsule(handle, None, None)
+    capsule = _new_capsule(handle, None, None)
     tensor: torch.Tensor = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(capsule)
     return tensor
 
