@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from itertools import islice
 from typing import Any, Self
 
 import grpc
 
 from aegaeon.client.log_probabilities import steps_with_log_probabilities
+from aegaeon.client.outbox import Outbox
 from aegaeon.client.pending import PendingRequest
 from aegaeon.errors import AegaeonError, ErrorReason, RequestCancelledError, UnavailableError
 from aegaeon.rpc.status import from_rpc_error
@@ -31,8 +32,6 @@ _RETURNING = frozenset(
         ErrorReason.SHUTTING_DOWN,
     )
 )
-
-_Outbox = asyncio.Queue[inference_pb2.SessionRequest]
 
 
 class Session:
@@ -56,7 +55,7 @@ class Session:
         self._window_s = resume_window_s
         self._ids = itertools.count(1)
         self._pending: dict[int, PendingRequest] = {}
-        self._outbox: _Outbox = asyncio.Queue()
+        self._outbox = Outbox()
         self._helpers: set[asyncio.Task[None]] = set()
         self._runner: asyncio.Task[None] | None = None
 
@@ -81,8 +80,7 @@ class Session:
     def cancel(self, pending: PendingRequest) -> None:
         """Ask for an early end; the request then fails with RequestCancelledError."""
         pending.cancel_asked = True
-        cancel = inference_pb2.SessionCancel(stream_id=pending.stream_id)
-        self._outbox.put_nowait(inference_pb2.SessionRequest(cancel=cancel))
+        self._outbox.put(inference_pb2.SessionCancel(stream_id=pending.stream_id))
 
     async def close(self) -> None:
         """Break the stream, which cancels what is unfinished; the cancel has been sent then."""
@@ -98,7 +96,7 @@ class Session:
         except AegaeonError as error:
             self._fail(pending, error)
             return
-        self._outbox.put_nowait(inference_pb2.SessionRequest(submit=submission))
+        self._outbox.put(submission)
 
     async def _run(self) -> None:
         """Streams, one after another, until one ends with nothing left to do."""
@@ -106,25 +104,25 @@ class Session:
             try:
                 problem = await self._one_stream()
             except AegaeonError as error:
-                self._outbox = asyncio.Queue()
+                self._outbox = Outbox()
                 self._fail_all(error)
                 return
             # Requests and cancels of before are for a stream that is gone, whose sender still waits
             # for one more message and would swallow it.
-            self._outbox = asyncio.Queue()
+            self._outbox = Outbox()
             self._settle_after_loss(problem)
             if not self._pending:
                 return
             await asyncio.sleep(_RETRY_DELAY_S)
             # What was submitted meanwhile is pending as well.
-            self._outbox = asyncio.Queue()
+            self._outbox = Outbox()
             for pending in list(self._pending.values()):
                 self._send(pending)
 
     async def _one_stream(self) -> AegaeonError:
         """Serve until the stream is lost; why it was. Raises AegaeonError when a new stream would
         end in the same way."""
-        call = self._stub.Session(_drain(self._outbox))
+        call = self._stub.Session(self._outbox.messages())
         try:
             async for response in call:
                 self._take_tokens(response)
@@ -241,8 +239,3 @@ async def _watch(
             runner.cancel()
             return
         await asyncio.sleep(_CHECK_INTERVAL_S)
-
-
-async def _drain(outbox: _Outbox) -> AsyncIterator[inference_pb2.SessionRequest]:
-    while True:
-        yield await outbox.get()

@@ -117,12 +117,14 @@ class GenerateResponse(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("submit", "cancel")
+    __slots__ = ("submit", "cancel", "submits")
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    SUBMITS_FIELD_NUMBER: _ClassVar[int]
     submit: SessionSubmit
     cancel: SessionCancel
-    def __init__(self, submit: _Optional[_Union[SessionSubmit, _Mapping]] = ..., cancel: _Optional[_Union[SessionCancel, _Mapping]] = ...) -> None: ...
+    submits: SessionSubmits
+    def __init__(self, submit: _Optional[_Union[SessionSubmit, _Mapping]] = ..., cancel: _Optional[_Union[SessionCancel, _Mapping]] = ..., submits: _Optional[_Union[SessionSubmits, _Mapping]] = ...) -> None: ...
 
 class SessionSubmit(_message.Message):
     __slots__ = ("stream_id", "request", "timeout_ns")
@@ -133,6 +135,12 @@ class SessionSubmit(_message.Message):
     request: GenerateRequest
     timeout_ns: int
     def __init__(self, stream_id: _Optional[int] = ..., request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., timeout_ns: _Optional[int] = ...) -> None: ...
+
+class SessionSubmits(_message.Message):
+    __slots__ = ("submits",)
+    SUBMITS_FIELD_NUMBER: _ClassVar[int]
+    submits: _containers.RepeatedCompositeFieldContainer[SessionSubmit]
+    def __init__(self, submits: _Optional[_Iterable[_Union[SessionSubmit, _Mapping]]] = ...) -> None: ...
 
 class SessionCancel(_message.Message):
     __slots__ = ("stream_id",)

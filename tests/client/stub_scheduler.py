@@ -61,11 +61,10 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
 
         async def read() -> None:
             async for message in request_iterator:
-                if message.HasField("submit"):
-                    submit = message.submit
+                for submit in message.submits.submits:
                     self._state.submits.append(submit)
                     running[submit.stream_id] = asyncio.create_task(self._serve(submit, out))
-                else:
+                if message.HasField("cancel"):
                     running[message.cancel.stream_id].cancel()
             await asyncio.gather(*running.values())
             await out.put(None)

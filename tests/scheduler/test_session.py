@@ -117,6 +117,26 @@ async def test_refusals_end_their_own_request_alone(scheduler: Harness) -> None:
     assert client.errors[3].reason == errors_pb2.ERROR_REASON_MODEL_NOT_FOUND
 
 
+async def test_requests_of_one_message_are_accepted_or_refused_each_on_its_own(
+    scheduler: Harness,
+) -> None:
+    client = Client(scheduler.inference)
+    together = [
+        submit(1, generate_request((1,), 20)),
+        submit(2, generate_request(())),
+        submit(3, generate_request(model="nobody")),
+        submit(4, generate_request((4,), 30)),
+    ]
+    submits = inference_pb2.SessionSubmits(submits=[message.submit for message in together])
+    await client.call.write(inference_pb2.SessionRequest(submits=submits))
+    await client.finish()
+    assert client.tokens[1] == answer((1,), 20)
+    assert client.errors[2].reason == errors_pb2.ERROR_REASON_EMPTY_PROMPT
+    assert client.errors[3].reason == errors_pb2.ERROR_REASON_MODEL_NOT_FOUND
+    assert client.tokens[4] == answer((4,), 30)
+    await scheduler.settled()
+
+
 async def test_cancelling_ends_one_request_with_one_delta(scheduler: Harness) -> None:
     client = Client(scheduler.inference)
     await client.call.write(submit(1, generate_request((1,), 4_000)))

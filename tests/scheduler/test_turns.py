@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.quota import round_quotas
+from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import TurnEnd
 from tests.scheduler.fake_cluster import FakeClusterDriver, request
 from tests.scheduler.fake_worker import MS, STEP_NS, SWITCH_NS, FakeWorker
@@ -54,6 +57,21 @@ def test_a_lone_model_runs_without_a_quota_and_arrivals_join() -> None:
     assert turn(first).quota_ns == 0
     world.submit(request("a"))
     assert kinds(take_all(worker)) == ["AddSequence", "JoinTurn"]
+
+
+def test_requests_that_come_together_start_in_the_same_step() -> None:
+    world, worker = serving("a")
+    outcomes, following = world.cluster.submit_all(
+        [request("a"), request("nobody"), request("a")], Backlog(), world.now_ns
+    )
+    first, refused, second = outcomes
+    assert isinstance(refused, AegaeonError)
+    assert isinstance(first, Sequence)
+    assert isinstance(second, Sequence)
+    (queued,) = [command for command in following if isinstance(command, commands.QueueTurn)]
+    assert list(queued.handles) == [first.handle, second.handle]
+    assert not any(isinstance(command, commands.JoinTurn) for command in following)
+    assert queued.epoch == worker.epoch
 
 
 def test_a_second_model_limits_the_first_and_is_queued_behind_it() -> None:

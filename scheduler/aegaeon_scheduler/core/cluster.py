@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core import (
     events,
     hand_off,
@@ -54,6 +57,14 @@ class Cluster:
         sequence = intake.submit(self.state, request, backlog, now_ns)
         return sequence, self._settle(now_ns)
 
+    def submit_all(
+        self, requests: Iterable[GenerationRequest], backlog: Backlog, now_ns: int
+    ) -> tuple[list[Sequence | AegaeonError], list[Command]]:
+        """Accept requests that came together, and plan only then, so that those of a model share
+        its first step. Per request: its sequence, or the error that refuses it."""
+        outcomes = [self._submit(request, backlog, now_ns) for request in requests]
+        return outcomes, self._settle(now_ns)
+
     def handle(self, event: events.Event, now_ns: int) -> list[Command]:
         """Take in what happened. Events of registrations that have ended change nothing."""
         if isinstance(event, events.StepDone):  # by far the most frequent
@@ -102,6 +113,14 @@ class Cluster:
         if tokens != self.state.reserved_tokens:
             found.append(f"{self.state.reserved_tokens} tokens reserved, {tokens} in requests")
         return found
+
+    def _submit(
+        self, request: GenerationRequest, backlog: Backlog, now_ns: int
+    ) -> Sequence | AegaeonError:
+        try:
+            return intake.submit(self.state, request, backlog, now_ns)
+        except AegaeonError as error:
+            return error
 
     def _dispatch(self, event: events.Event, now_ns: int) -> None:
         state = self.state

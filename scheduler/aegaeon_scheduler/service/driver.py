@@ -76,11 +76,21 @@ class Driver:
 
     def submit(self, request: GenerationRequest, backlog: Backlog) -> Sequence:
         """Accept a request; raises the `AegaeonError` that refuses it."""
+        (outcome,) = self.submit_all([request], backlog)
+        if isinstance(outcome, AegaeonError):
+            raise outcome
+        return outcome
+
+    def submit_all(
+        self, requests: list[GenerationRequest], backlog: Backlog
+    ) -> list[Sequence | AegaeonError]:
+        """Accept requests that came together. Per request, in order: its sequence, or the error
+        that refuses it."""
         if self.closing:
-            raise shutting_down()
-        sequence, following = self.cluster.submit(request, backlog, time.monotonic_ns())
+            return [shutting_down() for _ in requests]
+        outcomes, following = self.cluster.submit_all(requests, backlog, time.monotonic_ns())
         self._execute(following)
-        return sequence
+        return outcomes
 
     def release(self, sequence: Sequence) -> None:
         """Nobody wants the rest of a sequence: free it wherever it is."""

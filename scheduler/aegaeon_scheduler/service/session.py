@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import islice
 
 from aegaeon.errors import AegaeonError, InvalidRequestError
 from aegaeon.v1 import inference_pb2
 from aegaeon_scheduler.core.sequence import Sequence
+from aegaeon_scheduler.core.values import GenerationRequest
 from aegaeon_scheduler.service.convert import generation_request
 from aegaeon_scheduler.service.deltas import session_response
 from aegaeon_scheduler.service.driver import Driver, shutting_down
@@ -68,28 +69,40 @@ class Session:
     async def _read(self, requests: AsyncIterator[inference_pb2.SessionRequest]) -> None:
         async for message in requests:
             kind = message.WhichOneof("message")
-            if kind == "submit":
+            if kind in ("submit", "submits"):
                 while len(self._refused) + self._backlog.ends >= _MAX_UNREAD_ENDS:
                     self._written.clear()
                     await self._written.wait()
-                self._submit(message.submit)
+                self._submit([message.submit] if kind == "submit" else message.submits.submits)
             elif kind == "cancel":
                 sequence = self._open.get(message.cancel.stream_id)
                 if sequence is not None:
                     self._driver.cancel(sequence)
 
-    def _submit(self, submit: inference_pb2.SessionSubmit) -> None:
-        stream_id = submit.stream_id
-        if stream_id in self._open or stream_id in self._refused:
-            raise InvalidRequestError(
-                f"stream_id {stream_id} belongs to an open request of this session; choose another",
-                metadata={"field": "stream_id", "value": stream_id},
-            )
-        try:
-            request = generation_request(submit.request, submit.timeout_ns, stream_id)
-            self._open[stream_id] = self._driver.submit(request, self._backlog)
-        except AegaeonError as error:
-            self._refused[stream_id] = error
+    def _submit(self, submits: Iterable[inference_pb2.SessionSubmit]) -> None:
+        """Open requests that came in one message."""
+        requests: dict[int, GenerationRequest] = {}
+        for submit in submits:
+            stream_id = submit.stream_id
+            if any(stream_id in used for used in (self._open, self._refused, requests)):
+                raise InvalidRequestError(
+                    f"stream_id {stream_id} belongs to an open request of this session; choose "
+                    "another",
+                    metadata={"field": "stream_id", "value": stream_id},
+                )
+            try:
+                requests[stream_id] = generation_request(
+                    submit.request, submit.timeout_ns, stream_id
+                )
+            except AegaeonError as error:
+                self._refused[stream_id] = error
+        outcomes = self._driver.submit_all(list(requests.values()), self._backlog)
+        for stream_id, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, AegaeonError):
+                self._refused[stream_id] = outcome
+            else:
+                self._open[stream_id] = outcome
+        if self._refused:
             self._ready.set()
 
     async def _flush(self, write: Write) -> None:

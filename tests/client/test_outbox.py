@@ -1,0 +1,75 @@
+"""What a session sends: neighbouring submissions together, everything in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aegaeon.client import outbox as module
+from aegaeon.client.outbox import Outbox
+from aegaeon.v1 import inference_pb2
+
+_DEADLINE_S = 10.0
+
+
+def submission(stream_id: int, tokens: int = 1) -> inference_pb2.SessionSubmit:
+    request = inference_pb2.GenerateRequest(prompt_token_ids=[7] * tokens)
+    return inference_pb2.SessionSubmit(stream_id=stream_id, request=request)
+
+
+def sent(fill: Callable[[Outbox], None]) -> list[inference_pb2.SessionRequest]:
+    """All messages of what ``fill`` puts in; it must end with a cancel of stream 0."""
+
+    async def collect() -> list[inference_pb2.SessionRequest]:
+        outbox = Outbox()
+        fill(outbox)
+        found = []
+        async with asyncio.timeout(_DEADLINE_S):
+            async for message in outbox.messages():
+                if message.HasField("cancel") and message.cancel.stream_id == 0:
+                    break
+                found.append(message)
+        return found
+
+    return asyncio.run(collect())
+
+
+_ENTRIES = st.lists(st.tuples(st.booleans(), st.integers(1, 60_000)), max_size=40)
+
+
+@given(_ENTRIES)
+def test_everything_leaves_once_in_order_and_in_bounded_messages(
+    entries: list[tuple[bool, int]],
+) -> None:
+    def fill(outbox: Outbox) -> None:
+        for number, (is_submit, tokens) in enumerate(entries, 1):
+            outbox.put(
+                submission(number, tokens)
+                if is_submit
+                else inference_pb2.SessionCancel(stream_id=number)
+            )
+        outbox.put(inference_pb2.SessionCancel(stream_id=0))
+
+    messages = sent(fill)
+    order: list[tuple[bool, int]] = []
+    for message in messages:
+        submits = message.submits.submits
+        order += [(True, submit.stream_id) for submit in submits]
+        if not submits:
+            order.append((False, message.cancel.stream_id))
+        tokens = sum(len(submit.request.prompt_token_ids) for submit in submits)
+        assert len(submits) == 1 or tokens <= module._MAX_MESSAGE_TOKENS
+    assert order == [(is_submit, number) for number, (is_submit, _) in enumerate(entries, 1)]
+
+
+def test_submissions_made_together_leave_in_one_message() -> None:
+    def fill(outbox: Outbox) -> None:
+        for number in range(1, 9):
+            outbox.put(submission(number))
+        outbox.put(inference_pb2.SessionCancel(stream_id=0))
+
+    (message,) = sent(fill)
+    assert [submit.stream_id for submit in message.submits.submits] == list(range(1, 9))
