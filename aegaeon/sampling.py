@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from aegaeon.constraint import Constraint
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -36,3 +38,5 @@ class SamplingParams:
     #: Fills in `StepOutput.logprob`, and `StepOutput.top_logprobs` with so many most probable
     #: tokens: 0 to 20. None leaves both None.
     logprobs: int | None = None
+    #: What the text of the answer must be; None is anything.
+    constraint: Constraint | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from aegaeon.client.fields import integer, invalid, number
+from aegaeon.constraint import Constraint
+from aegaeon.rpc.constraints import constraint_message
 from aegaeon.sampling import SamplingParams
 from aegaeon.v1 import inference_pb2
 
@@ -36,4 +38,10 @@ def to_sampling(params: SamplingParams | None) -> inference_pb2.SamplingParamete
         message.seed = integer("sampling.seed", params.seed, -(2**63), 2**63 - 1)
     if params.logprobs is not None:
         message.logprobs = integer("sampling.logprobs", params.logprobs, 0)
+    if params.constraint is not None:
+        if not isinstance(params.constraint, Constraint):
+            raise invalid(
+                "sampling.constraint", params.constraint, "expected a Constraint, or None"
+            )
+        message.constraint.CopyFrom(constraint_message(params.constraint))
     return message

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from aegaeon.v1 import errors_pb2 as aegaeon_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x65gaeon/v1/inference.proto\x12\naegaeon.v1\x1a\x17\x61\x65gaeon/v1/errors.proto\"\xe9\x01\n\x0eStopConditions\x12$\n\x0emax_new_tokens\x18\x01 \x01(\rR\x0cmaxNewTokens\x12$\n\x0emin_new_tokens\x18\x02 \x01(\rR\x0cminNewTokens\x12\"\n\reos_token_ids\x18\x03 \x03(\rR\x0b\x65osTokenIds\x12$\n\x0estop_token_ids\x18\x04 \x03(\rR\x0cstopTokenIds\x12\x1d\n\nignore_eos\x18\x05 \x01(\x08R\tignoreEos\x12\"\n\rmax_model_len\x18\x06 \x01(\rR\x0bmaxModelLen\"\x83\x04\n\x12SamplingParameters\x12 \n\x0btemperature\x18\x01 \x01(\x01R\x0btemperature\x12\x13\n\x05top_k\x18\x02 \x01(\rR\x04topK\x12\x18\n\x05top_p\x18\x03 \x01(\x01H\x00R\x04topP\x88\x01\x01\x12\x13\n\x05min_p\x18\x04 \x01(\x01R\x04minP\x12)\n\x10presence_penalty\x18\x05 \x01(\x01R\x0fpresencePenalty\x12+\n\x11\x66requency_penalty\x18\x06 \x01(\x01R\x10\x66requencyPenalty\x12\x32\n\x12repetition_penalty\x18\x07 \x01(\x01H\x01R\x11repetitionPenalty\x88\x01\x01\x12L\n\nlogit_bias\x18\x08 \x03(\x0b\x32-.aegaeon.v1.SamplingParameters.LogitBiasEntryR\tlogitBias\x12\x17\n\x04seed\x18\t \x01(\x03H\x02R\x04seed\x88\x01\x01\x12\x1f\n\x08logprobs\x18\n \x01(\rH\x03R\x08logprobs\x88\x01\x01\x1a<\n\x0eLogitBiasEntry\x12\x10\n\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x01R\x05value:\x02\x38\x01\x42\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\x0b\n\t_logprobs\"\xae\x01\n\x10LogProbabilities\x12\x18\n\x07indexes\x18\x01 \x03(\rR\x07indexes\x12\x1a\n\x08logprobs\x18\x02 \x03(\x02R\x08logprobs\x12\x1d\n\ntop_counts\x18\x03 \x03(\rR\ttopCounts\x12\"\n\rtop_token_ids\x18\x04 \x03(\rR\x0btopTokenIds\x12!\n\x0ctop_logprobs\x18\x05 \x03(\x02R\x0btopLogprobs\"\xdf\x02\n\x0fGenerateRequest\x12\x14\n\x05model\x18\x01 \x01(\tR\x05model\x12\x14\n\x05label\x18\x02 \x01(\tR\x05label\x12(\n\x10prompt_token_ids\x18\x03 \x03(\rR\x0epromptTokenIds\x12.\n\x13generated_token_ids\x18\x04 \x03(\rR\x11generatedTokenIds\x12.\n\x04stop\x18\x05 \x01(\x0b\x32\x1a.aegaeon.v1.StopConditionsR\x04stop\x12\x1a\n\x08priority\x18\x06 \x01(\x05R\x08priority\x12\x1e\n\x0bttft_slo_ns\x18\x07 \x01(\x04R\tttftSloNs\x12\x1e\n\x0btpot_slo_ns\x18\x08 \x01(\x04R\ttpotSloNs\x12:\n\x08sampling\x18\t \x01(\x0b\x32\x1e.aegaeon.v1.SamplingParametersR\x08sampling\"\x87\x02\n\x10GenerateResponse\x12\x1b\n\ttoken_ids\x18\x01 \x03(\rR\x08tokenIds\x12\"\n\rstep_times_ns\x18\x02 \x03(\x04R\x0bstepTimesNs\x12(\n\x10received_unix_ns\x18\x03 \x03(\x04R\x0ereceivedUnixNs\x12=\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x18.aegaeon.v1.FinishReasonR\x0c\x66inishReason\x12I\n\x11log_probabilities\x18\x05 \x01(\x0b\x32\x1c.aegaeon.v1.LogProbabilitiesR\x10logProbabilities\"\xbd\x01\n\x0eSessionRequest\x12\x33\n\x06submit\x18\x01 \x01(\x0b\x32\x19.aegaeon.v1.SessionSubmitH\x00R\x06submit\x12\x33\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x19.aegaeon.v1.SessionCancelH\x00R\x06\x63\x61ncel\x12\x36\n\x07submits\x18\x03 \x01(\x0b\x32\x1a.aegaeon.v1.SessionSubmitsH\x00R\x07submitsB\t\n\x07message\"\x82\x01\n\rSessionSubmit\x12\x1b\n\tstream_id\x18\x01 \x01(\x04R\x08streamId\x12\x35\n\x07request\x18\x02 \x01(\x0b\x32\x1b.aegaeon.v1.GenerateRequestR\x07request\x12\x1d\n\ntimeout_ns\x18\x03 \x01(\x04R\ttimeoutNs\"E\n\x0eSessionSubmits\x12\x33\n\x07submits\x18\x01 \x03(\x0b\x32\x19.aegaeon.v1.SessionSubmitR\x07submits\",\n\rSessionCancel\x12\x1b\n\tstream_id\x18\x01 \x01(\x04R\x08streamId\"\xc4\x02\n\x0fSessionResponse\x12\x30\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x18.aegaeon.v1.SessionDeltaR\x06\x64\x65ltas\x12\x1d\n\nstream_ids\x18\x02 \x03(\x04R\tstreamIds\x12\x1b\n\ttoken_ids\x18\x03 \x03(\rR\x08tokenIds\x12*\n\x11step_token_counts\x18\x04 \x03(\rR\x0fstepTokenCounts\x12\"\n\rstep_times_ns\x18\x05 \x03(\x04R\x0bstepTimesNs\x12(\n\x10received_unix_ns\x18\x06 \x03(\x04R\x0ereceivedUnixNs\x12I\n\x11log_probabilities\x18\x07 \x01(\x0b\x32\x1c.aegaeon.v1.LogProbabilitiesR\x10logProbabilities\"\x94\x01\n\x0cSessionDelta\x12\x1b\n\tstream_id\x18\x01 \x01(\x04R\x08streamId\x12\x38\n\x08response\x18\x02 \x01(\x0b\x32\x1c.aegaeon.v1.GenerateResponseR\x08response\x12-\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.aegaeon.v1.ErrorDetailR\x05\x65rror*|\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x32\xa3\x01\n\x10InferenceService\x12G\n\x08Generate\x12\x1b.aegaeon.v1.GenerateRequest\x1a\x1c.aegaeon.v1.GenerateResponse0\x01\x12\x46\n\x07Session\x12\x1a.aegaeon.v1.SessionRequest\x1a\x1b.aegaeon.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x65gaeon/v1/inference.proto\x12\naegaeon.v1\x1a\x17\x61\x65gaeon/v1/errors.proto\"\xe9\x01\n\x0eStopConditions\x12$\n\x0emax_new_tokens\x18\x01 \x01(\rR\x0cmaxNewTokens\x12$\n\x0emin_new_tokens\x18\x02 \x01(\rR\x0cminNewTokens\x12\"\n\reos_token_ids\x18\x03 \x03(\rR\x0b\x65osTokenIds\x12$\n\x0estop_token_ids\x18\x04 \x03(\rR\x0cstopTokenIds\x12\x1d\n\nignore_eos\x18\x05 \x01(\x08R\tignoreEos\x12\"\n\rmax_model_len\x18\x06 \x01(\rR\x0bmaxModelLen\"\xbb\x04\n\x12SamplingParameters\x12 \n\x0btemperature\x18\x01 \x01(\x01R\x0btemperature\x12\x13\n\x05top_k\x18\x02 \x01(\rR\x04topK\x12\x18\n\x05top_p\x18\x03 \x01(\x01H\x00R\x04topP\x88\x01\x01\x12\x13\n\x05min_p\x18\x04 \x01(\x01R\x04minP\x12)\n\x10presence_penalty\x18\x05 \x01(\x01R\x0fpresencePenalty\x12+\n\x11\x66requency_penalty\x18\x06 \x01(\x01R\x10\x66requencyPenalty\x12\x32\n\x12repetition_penalty\x18\x07 \x01(\x01H\x01R\x11repetitionPenalty\x88\x01\x01\x12L\n\nlogit_bias\x18\x08 \x03(\x0b\x32-.aegaeon.v1.SamplingParameters.LogitBiasEntryR\tlogitBias\x12\x17\n\x04seed\x18\t \x01(\x03H\x02R\x04seed\x88\x01\x01\x12\x1f\n\x08logprobs\x18\n \x01(\rH\x03R\x08logprobs\x88\x01\x01\x12\x36\n\nconstraint\x18\x0b \x01(\x0b\x32\x16.aegaeon.v1.ConstraintR\nconstraint\x1a<\n\x0eLogitBiasEntry\x12\x10\n\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n\x05value\x18\x02 \x01(\x01R\x05value:\x02\x38\x01\x42\x08\n\x06_top_pB\x15\n\x13_repetition_penaltyB\x07\n\x05_seedB\x0b\n\t_logprobs\"k\n\nConstraint\x12!\n\x0bjson_schema\x18\x01 \x01(\tH\x00R\njsonSchema\x12\x16\n\x05regex\x18\x02 \x01(\tH\x00R\x05regex\x12\x1a\n\x07grammar\x18\x03 \x01(\tH\x00R\x07grammarB\x06\n\x04\x66orm\"\xae\x01\n\x10LogProbabilities\x12\x18\n\x07indexes\x18\x01 \x03(\rR\x07indexes\x12\x1a\n\x08logprobs\x18\x02 \x03(\x02R\x08logprobs\x12\x1d\n\ntop_counts\x18\x03 \x03(\rR\ttopCounts\x12\"\n\rtop_token_ids\x18\x04 \x03(\rR\x0btopTokenIds\x12!\n\x0ctop_logprobs\x18\x05 \x03(\x02R\x0btopLogprobs\"\xdf\x02\n\x0fGenerateRequest\x12\x14\n\x05model\x18\x01 \x01(\tR\x05model\x12\x14\n\x05label\x18\x02 \x01(\tR\x05label\x12(\n\x10prompt_token_ids\x18\x03 \x03(\rR\x0epromptTokenIds\x12.\n\x13generated_token_ids\x18\x04 \x03(\rR\x11generatedTokenIds\x12.\n\x04stop\x18\x05 \x01(\x0b\x32\x1a.aegaeon.v1.StopConditionsR\x04stop\x12\x1a\n\x08priority\x18\x06 \x01(\x05R\x08priority\x12\x1e\n\x0bttft_slo_ns\x18\x07 \x01(\x04R\tttftSloNs\x12\x1e\n\x0btpot_slo_ns\x18\x08 \x01(\x04R\ttpotSloNs\x12:\n\x08sampling\x18\t \x01(\x0b\x32\x1e.aegaeon.v1.SamplingParametersR\x08sampling\"\x87\x02\n\x10GenerateResponse\x12\x1b\n\ttoken_ids\x18\x01 \x03(\rR\x08tokenIds\x12\"\n\rstep_times_ns\x18\x02 \x03(\x04R\x0bstepTimesNs\x12(\n\x10received_unix_ns\x18\x03 \x03(\x04R\x0ereceivedUnixNs\x12=\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x18.aegaeon.v1.FinishReasonR\x0c\x66inishReason\x12I\n\x11log_probabilities\x18\x05 \x01(\x0b\x32\x1c.aegaeon.v1.LogProbabilitiesR\x10logProbabilities\"\xbd\x01\n\x0eSessionRequest\x12\x33\n\x06submit\x18\x01 \x01(\x0b\x32\x19.aegaeon.v1.SessionSubmitH\x00R\x06submit\x12\x33\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x19.aegaeon.v1.SessionCancelH\x00R\x06\x63\x61ncel\x12\x36\n\x07submits\x18\x03 \x01(\x0b\x32\x1a.aegaeon.v1.SessionSubmitsH\x00R\x07submitsB\t\n\x07message\"\x82\x01\n\rSessionSubmit\x12\x1b\n\tstream_id\x18\x01 \x01(\x04R\x08streamId\x12\x35\n\x07request\x18\x02 \x01(\x0b\x32\x1b.aegaeon.v1.GenerateRequestR\x07request\x12\x1d\n\ntimeout_ns\x18\x03 \x01(\x04R\ttimeoutNs\"E\n\x0eSessionSubmits\x12\x33\n\x07submits\x18\x01 \x03(\x0b\x32\x19.aegaeon.v1.SessionSubmitR\x07submits\",\n\rSessionCancel\x12\x1b\n\tstream_id\x18\x01 \x01(\x04R\x08streamId\"\xc4\x02\n\x0fSessionResponse\x12\x30\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x18.aegaeon.v1.SessionDeltaR\x06\x64\x65ltas\x12\x1d\n\nstream_ids\x18\x02 \x03(\x04R\tstreamIds\x12\x1b\n\ttoken_ids\x18\x03 \x03(\rR\x08tokenIds\x12*\n\x11step_token_counts\x18\x04 \x03(\rR\x0fstepTokenCounts\x12\"\n\rstep_times_ns\x18\x05 \x03(\x04R\x0bstepTimesNs\x12(\n\x10received_unix_ns\x18\x06 \x03(\x04R\x0ereceivedUnixNs\x12I\n\x11log_probabilities\x18\x07 \x01(\x0b\x32\x1c.aegaeon.v1.LogProbabilitiesR\x10logProbabilities\"\x94\x01\n\x0cSessionDelta\x12\x1b\n\tstream_id\x18\x01 \x01(\x04R\x08streamId\x12\x38\n\x08response\x18\x02 \x01(\x0b\x32\x1c.aegaeon.v1.GenerateResponseR\x08response\x12-\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.aegaeon.v1.ErrorDetailR\x05\x65rror*|\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x32\xa3\x01\n\x10InferenceService\x12G\n\x08Generate\x12\x1b.aegaeon.v1.GenerateRequest\x1a\x1c.aegaeon.v1.GenerateResponse0\x01\x12\x46\n\x07Session\x12\x1a.aegaeon.v1.SessionRequest\x1a\x1b.aegaeon.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,32 +34,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_FINISHREASON']._serialized_start=2538
-  _globals['_FINISHREASON']._serialized_end=2662
+  _globals['_FINISHREASON']._serialized_start=2703
+  _globals['_FINISHREASON']._serialized_end=2827
   _globals['_STOPCONDITIONS']._serialized_start=68
   _globals['_STOPCONDITIONS']._serialized_end=301
   _globals['_SAMPLINGPARAMETERS']._serialized_start=304
-  _globals['_SAMPLINGPARAMETERS']._serialized_end=819
-  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_start=704
-  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_end=764
-  _globals['_LOGPROBABILITIES']._serialized_start=822
-  _globals['_LOGPROBABILITIES']._serialized_end=996
-  _globals['_GENERATEREQUEST']._serialized_start=999
-  _globals['_GENERATEREQUEST']._serialized_end=1350
-  _globals['_GENERATERESPONSE']._serialized_start=1353
-  _globals['_GENERATERESPONSE']._serialized_end=1616
-  _globals['_SESSIONREQUEST']._serialized_start=1619
-  _globals['_SESSIONREQUEST']._serialized_end=1808
-  _globals['_SESSIONSUBMIT']._serialized_start=1811
-  _globals['_SESSIONSUBMIT']._serialized_end=1941
-  _globals['_SESSIONSUBMITS']._serialized_start=1943
-  _globals['_SESSIONSUBMITS']._serialized_end=2012
-  _globals['_SESSIONCANCEL']._serialized_start=2014
-  _globals['_SESSIONCANCEL']._serialized_end=2058
-  _globals['_SESSIONRESPONSE']._serialized_start=2061
-  _globals['_SESSIONRESPONSE']._serialized_end=2385
-  _globals['_SESSIONDELTA']._serialized_start=2388
-  _globals['_SESSIONDELTA']._serialized_end=2536
-  _globals['_INFERENCESERVICE']._serialized_start=2665
-  _globals['_INFERENCESERVICE']._serialized_end=2828
+  _globals['_SAMPLINGPARAMETERS']._serialized_end=875
+  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_start=760
+  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_end=820
+  _globals['_CONSTRAINT']._serialized_start=877
+  _globals['_CONSTRAINT']._serialized_end=984
+  _globals['_LOGPROBABILITIES']._serialized_start=987
+  _globals['_LOGPROBABILITIES']._serialized_end=1161
+  _globals['_GENERATEREQUEST']._serialized_start=1164
+  _globals['_GENERATEREQUEST']._serialized_end=1515
+  _globals['_GENERATERESPONSE']._serialized_start=1518
+  _globals['_GENERATERESPONSE']._serialized_end=1781
+  _globals['_SESSIONREQUEST']._serialized_start=1784
+  _globals['_SESSIONREQUEST']._serialized_end=1973
+  _globals['_SESSIONSUBMIT']._serialized_start=1976
+  _globals['_SESSIONSUBMIT']._serialized_end=2106
+  _globals['_SESSIONSUBMITS']._serialized_start=2108
+  _globals['_SESSIONSUBMITS']._serialized_end=2177
+  _globals['_SESSIONCANCEL']._serialized_start=2179
+  _globals['_SESSIONCANCEL']._serialized_end=2223
+  _globals['_SESSIONRESPONSE']._serialized_start=2226
+  _globals['_SESSIONRESPONSE']._serialized_end=2550
+  _globals['_SESSIONDELTA']._serialized_start=2553
+  _globals['_SESSIONDELTA']._serialized_end=2701
+  _globals['_INFERENCESERVICE']._serialized_start=2830
+  _globals['_INFERENCESERVICE']._serialized_end=2993
 # @@protoc_insertion_point(module_scope)

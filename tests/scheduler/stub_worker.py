@@ -30,6 +30,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
         #: Handed off and not released, by handle; and tokens of KV that were taken over.
         self.held: set[int] = set()
         self.imported = 0
+        self.last_spec: worker_pb2.SequenceSpec | None = None
         self._turns: deque[StubTurn] = deque()
         self._out: asyncio.Queue[worker_pb2.ExecuteResponse] = asyncio.Queue()
         self._work = asyncio.Event()
@@ -155,6 +156,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _on_add_sequences(self, command: worker_pb2.AddSequences) -> None:
         for spec in command.sequences:
+            self.last_spec = spec
             prompt = spec.prompt_token_ids
             base = sum(prompt) * 31 + len(prompt) * 7
             self.sequences[spec.handle] = StubSequence(spec, base, len(spec.generated_token_ids))

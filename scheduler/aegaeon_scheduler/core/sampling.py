@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aegaeon.constraint import Constraint
 from aegaeon_scheduler.core.refusals import check_vocabulary, invalid_field
 
 MAX_BIASED_TOKENS = 1024
@@ -29,6 +30,8 @@ class SamplingParameters:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     logprobs: int | None = None
+    #: Checked before it comes here: compiling it takes more than a policy's time.
+    constraint: Constraint | None = None
 
 
 def check_sampling(sampling: SamplingParameters, vocab_size: int) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from aegaeon.errors import AegaeonError
 from aegaeon.rpc.status import abort
 from aegaeon.v1 import inference_pb2, inference_pb2_grpc
-from aegaeon_scheduler.service.convert import generation_request
 from aegaeon_scheduler.service.deltas import generate_response
 from aegaeon_scheduler.service.driver import Driver
+from aegaeon_scheduler.service.intake import checked_request
 from aegaeon_scheduler.service.session import Session
 
 
@@ -25,10 +25,14 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GenerateRequest, context: Any
     ) -> None:
         """Stream one request; a slow reader gets fewer, larger messages."""
+        try:
+            asked = await checked_request(request)
+        except AegaeonError as error:
+            await abort(context, error)
         ready = asyncio.Event()
         backlog = self._driver.open_backlog(ready.set)
         try:
-            sequence = self._driver.submit(generation_request(request), backlog)
+            sequence = self._driver.submit(asked, backlog)
         except AegaeonError as error:
             self._driver.close_backlog(backlog)
             await abort(context, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 
+from aegaeon.rpc.constraints import constraint_message, constraint_of
 from aegaeon.v1 import inference_pb2
 from aegaeon_scheduler.core.sampling import SamplingParameters
 
@@ -31,12 +32,14 @@ def sampling_parameters(message: inference_pb2.GenerateRequest) -> SamplingParam
         logit_bias=tuple(sampling.logit_bias.items()),
         seed=_seed(sampling),
         logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
+        constraint=constraint_of(sampling),
     )
     return None if parameters == _GREEDY else parameters
 
 
 def sampling_message(parameters: SamplingParameters) -> inference_pb2.SamplingParameters:
     """Back again, every field set."""
+    constraint = parameters.constraint
     return inference_pb2.SamplingParameters(
         temperature=parameters.temperature,
         top_k=parameters.top_k,
@@ -48,6 +51,7 @@ def sampling_message(parameters: SamplingParameters) -> inference_pb2.SamplingPa
         logit_bias=dict(parameters.logit_bias),
         seed=parameters.seed,
         logprobs=parameters.logprobs,
+        constraint=None if constraint is None else constraint_message(constraint),
     )
 
 

@@ -10,9 +10,9 @@ from aegaeon.errors import AegaeonError, InvalidRequestError
 from aegaeon.v1 import inference_pb2
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import GenerationRequest
-from aegaeon_scheduler.service.convert import generation_request
 from aegaeon_scheduler.service.deltas import session_response
 from aegaeon_scheduler.service.driver import Driver, shutting_down
+from aegaeon_scheduler.service.intake import checked_request
 
 #: Refusals in one message at most; with long errors still well below the message limit.
 _MAX_REFUSALS = 512
@@ -73,13 +73,15 @@ class Session:
                 while len(self._refused) + self._backlog.ends >= _MAX_UNREAD_ENDS:
                     self._written.clear()
                     await self._written.wait()
-                self._submit([message.submit] if kind == "submit" else message.submits.submits)
+                await self._submit(
+                    [message.submit] if kind == "submit" else message.submits.submits
+                )
             elif kind == "cancel":
                 sequence = self._open.get(message.cancel.stream_id)
                 if sequence is not None:
                     self._driver.cancel(sequence)
 
-    def _submit(self, submits: Iterable[inference_pb2.SessionSubmit]) -> None:
+    async def _submit(self, submits: Iterable[inference_pb2.SessionSubmit]) -> None:
         """Open requests that came in one message."""
         requests: dict[int, GenerationRequest] = {}
         for submit in submits:
@@ -91,7 +93,7 @@ class Session:
                     metadata={"field": "stream_id", "value": stream_id},
                 )
             try:
-                requests[stream_id] = generation_request(
+                requests[stream_id] = await checked_request(
                     submit.request, submit.timeout_ns, stream_id
                 )
             except AegaeonError as error:

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from aegaeon.errors import AegaeonError, EngineError, PreconditionError
+from aegaeon.errors import EngineError, PreconditionError
 from aegaeon_worker.engine.commands import SequenceSpec
 from aegaeon_worker.engine.model_table import InstalledModel
+from aegaeon_worker.engine.sequence import Sequence
+from aegaeon_worker.grammar.constraints import Constraints
 
 
-def refusal(spec: SequenceSpec, model: InstalledModel | None) -> AegaeonError | None:
-    """Why a new sequence cannot run on ``model``; none if it can."""
+def admit(spec: SequenceSpec, model: InstalledModel | None, constraints: Constraints) -> Sequence:
+    """A new sequence on ``model``. Raises the error of one that cannot run there."""
     if model is None:
-        return PreconditionError(f"model {spec.model} is not loaded on this worker")
+        raise PreconditionError(f"model {spec.model} is not loaded on this worker")
+    problem = _problem(spec, model)
+    if problem:
+        raise EngineError(f"sequence {spec.handle}: {problem}")
+    constraint = spec.sampling.constraint if spec.sampling is not None else None
+    if constraint is None:
+        return Sequence(spec)
+    return Sequence(spec, constraints.compiler.compile(model.loaded, constraint, spec.generated))
+
+
+def _problem(spec: SequenceSpec, model: InstalledModel) -> str | None:
     tokens = spec.prompt + spec.generated
     facts = model.loaded.facts
-    if not spec.prompt or max(tokens) >= facts.vocab_size:
-        return EngineError(
-            f"sequence {spec.handle}: no prompt, or ids not below {facts.vocab_size}"
-        )
-    if max(spec.stop.stop_ids, default=0) >= facts.vocab_size:
-        return EngineError(f"sequence {spec.handle}: stop ids not below {facts.vocab_size}")
+    vocab = facts.vocab_size
+    if not spec.prompt or max(tokens) >= vocab:
+        return f"no prompt, or ids not below {vocab}"
+    if max(spec.stop.stop_ids, default=0) >= vocab:
+        return f"stop ids not below {vocab}"
     bias = spec.sampling.logit_bias if spec.sampling is not None else ()
-    if any(token >= facts.vocab_size for token, _ in bias):
-        return EngineError(f"sequence {spec.handle}: biased ids not below {facts.vocab_size}")
+    if any(token >= vocab for token, _ in bias):
+        return f"biased ids not below {vocab}"
     if len(tokens) >= min(spec.stop.max_model_len, facts.max_model_len):
-        return EngineError(f"sequence {spec.handle}: {len(tokens)} tokens fill the context")
+        return f"{len(tokens)} tokens fill the context"
     if spec.kv is not None and spec.kv.num_tokens >= len(tokens):
-        return EngineError(
-            f"sequence {spec.handle}: KV of {spec.kv.num_tokens} tokens, but only "
-            f"{len(tokens)} tokens, the last of which must be without"
+        return (
+            f"KV of {spec.kv.num_tokens} tokens, but only {len(tokens)} tokens, the last of which "
+            "must be without"
         )
     return None

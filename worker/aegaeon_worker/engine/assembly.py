@@ -15,6 +15,7 @@ from aegaeon_worker.engine.loading import ModelPreparer
 from aegaeon_worker.engine.model_table import ModelTable
 from aegaeon_worker.engine.packers import Packers
 from aegaeon_worker.engine.thread import EngineThread
+from aegaeon_worker.grammar.constraints import Constraints
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.models.loader import TransformersLoader
@@ -63,15 +64,18 @@ class WorkerParts:
         packers = Packers()
         self.thread = EngineThread()
         models = ModelTable(self.preparer, self.device, memory, packers, self.thread.submit)
+        constraints = Constraints()
         self.engine = Engine(
             models,
             memory,
             partial(_usage, memory, slabs, cache),
+            constraints,
             limits=config.step_limits,
             max_batch_sequences=config.max_batch_sequences,
         )
         # Run in reverse: the engine ends first, then the packers that post to it.
         stack.callback(models.close)
+        stack.callback(constraints.close)
         stack.callback(packers.close)
         stack.callback(self.thread.stop)
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError, EngineError, PreconditionError
 from aegaeon_worker.engine import commands as cmd
-from aegaeon_worker.engine.admission import refusal
+from aegaeon_worker.engine.admission import admit
 from aegaeon_worker.engine.events import (
     Event,
     FinishReason,
-    LoadedModel,
     MemoryUsage,
     ModelFailed,
     Ready,
@@ -25,25 +23,18 @@ from aegaeon_worker.engine.events import (
 )
 from aegaeon_worker.engine.model_table import InstalledModel, ModelTable, Prepared
 from aegaeon_worker.engine.sequence import Sequence
+from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.engine.step_plan import StepLimits
 from aegaeon_worker.engine.turn import Turn
 from aegaeon_worker.engine.turn_queue import TurnQueue
 from aegaeon_worker.engine.turn_runner import TurnRunner, ended, going_on
+from aegaeon_worker.grammar.constraints import Constraints
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.memory_manager import MemoryManager
 
 logger = logging.getLogger(__name__)
 
 _MEMORY_EVENT_INTERVAL_NS = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class EngineStatus:
-    """What the engine last said of itself; replaced as a whole, so any thread may read it."""
-
-    memory: MemoryUsage
-    models: tuple[LoadedModel, ...]
-    current_model: str
 
 
 class Engine:
@@ -54,6 +45,7 @@ class Engine:
         models: ModelTable,
         memory: MemoryManager,
         usage: Callable[[], MemoryUsage],
+        constraints: Constraints,
         *,
         limits: StepLimits,
         max_batch_sequences: int,
@@ -61,6 +53,8 @@ class Engine:
         self._models = models
         self._memory = memory
         self._usage = usage
+        self._constraints = constraints
+        self._masks = constraints.masks
         self._limits = limits
         self._max_sequences = max_batch_sequences
         self._sequences: dict[int, Sequence] = {}
@@ -161,7 +155,7 @@ class Engine:
     def _activate(self, turn: Turn, model: InstalledModel) -> None:
         """Bring the model and the KV of its members to the device."""
         self._runner = TurnRunner(
-            turn.turn_id, model, self._memory, self._limits, self._max_sequences
+            turn.turn_id, model, self._memory, self._limits, self._max_sequences, self._masks
         )
         while members := self._members(turn)[: self._max_sequences]:
             wants = [(sequence.handle, len(sequence.tokens)) for sequence in members]
@@ -223,13 +217,14 @@ class Engine:
 
     def _add_sequences(self, specs: Iterable[cmd.SequenceSpec]) -> None:
         for spec in specs:
-            error = refusal(spec, self._models.get(spec.model))
-            if spec.handle in self._memory:
-                error = EngineError(f"sequence {spec.handle} exists already")
-            if error is not None:
+            try:
+                if spec.handle in self._memory:
+                    raise EngineError(f"sequence {spec.handle} exists already")
+                sequence = admit(spec, self._models.get(spec.model), self._constraints)
+            except AegaeonError as error:
                 self._publish(SequenceFailed(spec.handle, error))
                 continue
-            self._sequences[spec.handle] = Sequence(spec)
+            self._sequences[spec.handle] = sequence
             self._memory.add_sequence(spec.handle, spec.model, spec.kv)
         self._tell_imported()
 

@@ -10,6 +10,7 @@ import torch
 
 from aegaeon.errors import EngineError
 from aegaeon_worker.engine.sequence import Sequence
+from aegaeon_worker.grammar.masks import PendingMasks
 from aegaeon_worker.sampling.adjustments import add_bias, penalize
 from aegaeon_worker.sampling.draw import best, draw
 from aegaeon_worker.sampling.filters import kept_weights
@@ -26,11 +27,13 @@ class Choice(NamedTuple):
 
 
 @torch.inference_mode()
-def choose_tokens(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[Choice | EngineError]:
+def choose_tokens(
+    logits: torch.Tensor, sequences: Seq[Sequence], masks: PendingMasks | None = None
+) -> list[Choice | EngineError]:
     """The next token per row of float32 ``logits`` [R, vocab], or why that row has none.
 
     Greedy rows get the most probable token, the lowest id among equals. Tokens that would end a
-    sequence before its minimum are excluded. ``logits`` is consumed.
+    sequence before its minimum are excluded, and what ``masks`` exclude. ``logits`` is consumed.
     """
     if not sequences:  # a step of nothing but parts of prompts
         return []
@@ -42,6 +45,7 @@ def choose_tokens(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[Choice
     asked = [(row, p.logprobs) for row, p in sampling if p.logprobs is not None]
     # A copy, of what the model itself has said.
     raw = logits[[row for row, _ in asked]] if asked else None
+    failed = masks.apply(logits) if masks is not None else {}
     for row, sequence in enumerate(sequences):
         if not sequence.may_stop and sequence.stop.stop_ids:
             logits[row, list(sequence.stop.stop_ids)] = -torch.inf
@@ -63,7 +67,7 @@ def choose_tokens(logits: torch.Tensor, sequences: Seq[Sequence]) -> list[Choice
         for row, probabilities in zip(at, told, strict=True):
             if isinstance(choice := choices[row], Choice):
                 choices[row] = choice._replace(log_probabilities=probabilities)
-    return choices
+    return [failed.get(row, choice) for row, choice in enumerate(choices)]
 
 
 def _adjust(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
 from aegaeon_worker.engine.commands import SequenceSpec
 from aegaeon_worker.engine.events import FinishReason
 from aegaeon_worker.sampling.token_counts import TokenCounts
+
+if TYPE_CHECKING:
+    from aegaeon_worker.grammar.text_state import TextState
 
 
 class Sequence:
@@ -16,15 +22,18 @@ class Sequence:
     """
 
     __slots__ = (
-        "_counts", "handle", "model", "num_computed", "num_prompt", "sampling", "stop", "tokens",
+        "_counts", "handle", "model", "num_computed", "num_prompt", "sampling", "stop", "text",
+        "tokens",
     )  # fmt: skip
 
-    def __init__(self, spec: SequenceSpec) -> None:
+    def __init__(self, spec: SequenceSpec, text: Future[TextState] | None = None) -> None:
         self.handle = spec.handle
         self.model = spec.model
         self.stop = spec.stop
         #: None takes the best token.
         self.sampling = spec.sampling
+        #: Where its text has to go, once that is compiled; None is anywhere. It cannot run before.
+        self.text = text
         self.num_prompt = len(spec.prompt)
         self.tokens = spec.prompt + spec.generated
         self.num_computed = 0
@@ -54,9 +63,11 @@ class Sequence:
         return self._counts
 
     def append(self, token_id: int) -> FinishReason:
-        """Take the next token and say whether the sequence ends with it."""
+        """Take the next token and say whether the sequence ends with it. Raises EngineError."""
         self.tokens.append(token_id)
         if token_id in self.stop.stop_ids:
+            return FinishReason.STOP
+        if self.text is not None and self.text.result().take(token_id):
             return FinishReason.STOP
         if (
             self.num_generated >= self.stop.max_new_tokens

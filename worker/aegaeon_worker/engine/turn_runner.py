@@ -14,6 +14,8 @@ from aegaeon_worker.engine.model_table import InstalledModel
 from aegaeon_worker.engine.sampler import Choice, choose_tokens
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.step_plan import Chunk, StepLimits, build_input, plan_step
+from aegaeon_worker.grammar.masks import Masks
+from aegaeon_worker.grammar.waiting import compiled
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.memory_manager import MemoryManager
 
@@ -42,18 +44,20 @@ class TurnRunner:
         memory: MemoryManager,
         limits: StepLimits,
         max_sequences: int,
+        masks: Masks,
     ) -> None:
         self._turn_id = turn_id
         self._model = model
         self._memory = memory
         self._limits = limits
         self._max_sequences = max_sequences
+        self._masks = masks
 
     def step(self, members: Seq[Sequence]) -> StepResult:
         """One forward pass over the members that fit; at least one gets on, or fails."""
         start = time.perf_counter_ns()
         result = StepResult(StepBatch(self._turn_id), [])
-        chunks = self._fit(members, result)
+        chunks = self._fit(compiled(members, result.failed), result)
         if chunks:
             self._advance(chunks, result)
         result.batch.step_time_ns = time.perf_counter_ns() - start
@@ -87,17 +91,21 @@ class TurnRunner:
         for chunk, choice in zip(chunks, choices, strict=True):
             if isinstance(choice, EngineError):
                 result.failed.append(SequenceFailed(chunk.sequence.handle, choice))
-            else:
+                continue
+            try:
                 self._record(chunk, choice, result.batch)
+            except EngineError as error:
+                result.failed.append(SequenceFailed(chunk.sequence.handle, error))
 
     def _forward(self, chunks: Seq[Chunk]) -> list[Choice | EngineError | None]:
         """Next token of every chunk that reaches its sequence's end, or why there is none; None
         for the others."""
         tables = [self._memory.block_table(chunk.sequence.handle) for chunk in chunks]
         step = build_input(chunks, tables, self._model.memory.kv.tensor)
-        logits = self._model.served.forward(step)
         complete = [chunk.sequence for chunk in chunks if chunk.completes]
-        choices = iter(choose_tokens(logits, complete))
+        masks = self._masks.begin(complete)
+        logits = self._model.served.forward(step)
+        choices = iter(choose_tokens(logits, complete, masks))
         return [next(choices) if chunk.completes else None for chunk in chunks]
 
     def _isolate(self, chunks: Seq[Chunk], error: Exception, result: StepResult) -> None:
@@ -122,7 +130,8 @@ class TurnRunner:
         self._memory.commit(sequence.handle, sequence.num_computed)
         if choice is not None:
             token, probabilities = choice
-            batch.add(sequence.handle, token, sequence.append(token), probabilities)
+            reason = sequence.append(token)
+            batch.add(sequence.handle, token, reason, probabilities)
 
 
 def ended(batch: StepBatch) -> list[int]:

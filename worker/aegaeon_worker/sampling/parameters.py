@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aegaeon.constraint import Constraint
+
 #: Temperatures below it are greedy: what they would divide by leaves nothing but the best token.
 GREEDY_TEMPERATURE = 1e-5
 
@@ -25,6 +27,7 @@ class SamplingParameters:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     logprobs: int | None = None
+    constraint: Constraint | None = None
 
     @property
     def is_greedy(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from aegaeon.errors import EngineError
+from aegaeon.rpc.constraints import constraint_of
 from aegaeon.rpc.status import to_detail
 from aegaeon.v1 import cluster_pb2, inference_pb2, model_pb2, worker_pb2
 from aegaeon_worker.engine import commands, events
@@ -110,6 +111,7 @@ def _sampling_from_pb(sampling: inference_pb2.SamplingParameters) -> SamplingPar
         logit_bias=tuple(sampling.logit_bias.items()),
         seed=sampling.seed,
         logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
+        constraint=constraint_of(sampling),
     )
 
 
