@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, ClassVar
 
 from aegaeon.http.generation import Delta, Output
-from aegaeon.http.logprobs import CompletionLogprobs, chat_logprobs
+from aegaeon.http.logprobs import CompletionLogprobs
 from aegaeon.http.models import ServedModel
 from aegaeon.http.sampling import logprobs_of
 from aegaeon.http.schemas import CompletionBody, GenerationBody
@@ -56,8 +56,9 @@ class Answer:
             yield event(self._chunk([choice]) | self._prompt_ids())
         async for index, delta in deltas:
             completion += len(delta.steps)
-            if delta.text or delta.finish_reason or self._token_ids or self._logprobs:
-                yield event(self._chunk([self._part(index, delta)]))
+            part = self._part(index, delta)
+            if part is not None:
+                yield event(self._chunk([part]))
         if self._include_usage:
             yield event(self._chunk([]) | {"usage": self._usage(completion)})
         yield _DONE
@@ -91,44 +92,9 @@ class Answer:
     def _choice(self, index: int, output: Output) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _part(self, index: int, delta: Delta) -> dict[str, Any]:
+    def _part(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        """A choice of a chunk; None if there is nothing to tell yet."""
         raise NotImplementedError
-
-
-class ChatAnswer(Answer):
-    """Of POST /v1/chat/completions."""
-
-    prefix = "chatcmpl"
-    kind = "chat.completion"
-    chunk_kind = "chat.completion.chunk"
-
-    def _prompt_ids(self) -> dict[str, Any]:
-        return {"prompt_token_ids": list(self._prompts[0])} if self._token_ids else {}
-
-    def _openings(self) -> Iterator[dict[str, Any]]:
-        for index in range(self._n):
-            yield self._delta(index, {"role": "assistant", "content": ""}, None)
-
-    def _choice(self, index: int, output: Output) -> dict[str, Any]:
-        return {
-            "index": index,
-            "message": {"role": "assistant", "content": output.text, "refusal": None},
-            "logprobs": self._log(output.steps),
-            "finish_reason": output.finish_reason,
-            **self._ids(output.steps),
-        }
-
-    def _part(self, index: int, delta: Delta) -> dict[str, Any]:
-        content = {"content": delta.text} if delta.text else {}
-        part = self._delta(index, content, delta.finish_reason)
-        return part | {"logprobs": self._log(delta.steps)} | self._ids(delta.steps)
-
-    def _log(self, steps: Sequence[StepOutput]) -> dict[str, Any] | None:
-        return chat_logprobs(self._vocabulary, steps) if self._logprobs else None
-
-    @staticmethod
-    def _delta(index: int, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
 
 
 class CompletionAnswer(Answer):
@@ -159,7 +125,9 @@ class CompletionAnswer(Answer):
         choice = self._text(index, text, output.steps, output.finish_reason)
         return choice | self._own_prompt(index)
 
-    def _part(self, index: int, delta: Delta) -> dict[str, Any]:
+    def _part(self, index: int, delta: Delta) -> dict[str, Any] | None:
+        if not (delta.text or delta.finish_reason or self._token_ids or self._logprobs):
+            return None
         return self._text(index, delta.text, delta.steps, delta.finish_reason)
 
     def _echo(self, index: int) -> str:

@@ -9,15 +9,19 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from aegaeon.http.answers import ChatAnswer, CompletionAnswer
+from aegaeon.http.answers import CompletionAnswer
 from aegaeon.http.chat import characters, chat_prompt
+from aegaeon.http.chat_answer import ChatAnswer
 from aegaeon.http.detokenizer import text_of
 from aegaeon.http.errors import ApiError
+from aegaeon.http.formats import check_form
 from aegaeon.http.gateway import Gateway
+from aegaeon.http.generation import Form
 from aegaeon.http.models import ServedModel
 from aegaeon.http.openapi import body_of
 from aegaeon.http.schemas import MAX_CHOICES, ChatBody, CompletionBody, read
 from aegaeon.http.tokenizing import encode
+from aegaeon.http.tools.plan import plan_chat
 from aegaeon.http.unsupported import check
 
 #: OpenAI's default for completions; a chat may go on to the end of the context.
@@ -38,8 +42,12 @@ def completion_routes(gateway: Gateway) -> APIRouter:
         prompts = await _prompts(gateway, model, body)
         echoes = await _echoes(gateway, model, body, prompts) if body.echo else []
         answer = CompletionAnswer(body, model, prompts, echoes)
-        max_tokens = body.max_tokens or _DEFAULT_MAX_TOKENS
-        return await gateway.respond(request, body, model, prompts, max_tokens, answer)
+        asked = body.form()
+        if asked is not None:
+            await gateway.pool.run(len(asked[1].text), check_form, *asked)
+        constraint = asked[1] if asked is not None else None
+        form = Form(body.max_tokens or _DEFAULT_MAX_TOKENS, constraint)
+        return await gateway.respond(request, body, model, prompts, form, answer)
 
     @router.post("/v1/chat/completions", openapi_extra=body_of(ChatBody))
     async def chat_completions(
@@ -54,12 +62,15 @@ def completion_routes(gateway: Gateway) -> APIRouter:
                 param="max_completion_tokens",
             )
         model = await gateway.models.get(body.model)
+        plan = await gateway.pool.run(0, plan_chat, model, body)
         size = characters(body.messages)
         options = body.chat_template_kwargs or {}
-        prompt = await gateway.pool.run(size, chat_prompt, model, body.messages, options)
-        max_tokens = body.max_completion_tokens or body.max_tokens
-        answer = ChatAnswer(body, model, [prompt])
-        return await gateway.respond(request, body, model, [prompt], max_tokens, answer)
+        prompt = await gateway.pool.run(
+            size, chat_prompt, model, body.messages, options, plan.tools
+        )
+        form = Form(body.max_completion_tokens or body.max_tokens, plan.form, plan.shown)
+        answer = ChatAnswer(body, model, prompt, plan)
+        return await gateway.respond(request, body, model, [prompt], form, answer)
 
     return router
 

@@ -13,12 +13,18 @@ class Detokenizer:
 
     All texts that `feed` and `finish` return, joined, are the text of all ids at once. An
     unfinished character is held back; at the end it becomes U+FFFD. Added tokens come out verbatim,
-    unless they are special and ``skip_special_tokens`` is set.
+    unless they are special, not among those ``shown``, and ``skip_special_tokens`` is set.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
         self._vocabulary = vocabulary
-        self._skip = vocabulary.special if skip_special_tokens else frozenset()
+        self._skip = vocabulary.special - shown if skip_special_tokens else frozenset()
         self._skips = skip_special_tokens
         self._held: list[int] = []
         self._stages: list[Stage] = stages(vocabulary.decoder) if vocabulary.streams else []

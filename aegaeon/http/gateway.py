@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from aegaeon.client.connection import Connection
 from aegaeon.client.session import Session
 from aegaeon.http.answers import Answer
-from aegaeon.http.generation import Generation, Output
+from aegaeon.http.generation import Form, Generation, Output
 from aegaeon.http.models import ModelTable, ServedModel
 from aegaeon.http.schemas import GenerationBody
 from aegaeon.http.streaming import EventStream, merged, started, unless_gone
@@ -47,7 +47,7 @@ class Gateway:
         body: GenerationBody,
         model: ServedModel,
         prompts: Sequence[Sequence[int]],
-        max_tokens: int | None,
+        form: Form,
         answer: Answer,
     ) -> Response:
         """Generate ``body.n`` sequences per prompt. A caller that leaves cancels all of them."""
@@ -62,7 +62,7 @@ class Gateway:
             for prompt in prompts:
                 for number in range(body.n or 1):
                     generations.append(
-                        Generation(self.session, model, body, prompt, max_tokens, label, number)
+                        Generation(self.session, model, body, prompt, form, label, number)
                     )
             if not body.stream:
                 outputs = await unless_gone(request, _outputs(generations))

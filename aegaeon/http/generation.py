@@ -10,6 +10,7 @@ from typing import NamedTuple
 from aegaeon.client.messages import to_generate_request
 from aegaeon.client.pending import PendingRequest
 from aegaeon.client.session import Session
+from aegaeon.constraint import Constraint
 from aegaeon.errors import ErrorReason, InvalidRequestError
 from aegaeon.http.detokenizer import Detokenizer
 from aegaeon.http.models import ServedModel
@@ -45,6 +46,17 @@ class Output:
         self.finish_reason = delta.finish_reason
 
 
+@dataclass(frozen=True)
+class Form:
+    """What a request wants of its answers' text, besides what its body says."""
+
+    #: Tokens to make at most; None goes on to the end of the context.
+    max_tokens: int | None = None
+    constraint: Constraint | None = None
+    #: Special tokens that are text all the same.
+    shown: frozenset[int] = frozenset()
+
+
 class Generation:
     """A sequence that has been submitted, the ``number``-th of its prompt, from 0.
 
@@ -57,13 +69,13 @@ class Generation:
         model: ServedModel,
         body: GenerationBody,
         prompt: Sequence[int],
-        max_tokens: int | None,
+        form: Form,
         label: str,
         number: int,
     ) -> None:
         self._session = session
         self._detokenizer = Detokenizer(
-            model.vocabulary, skip_special_tokens=body.skip_special_tokens
+            model.vocabulary, skip_special_tokens=body.skip_special_tokens, shown=form.shown
         )
         self._stops = StopStrings(body.stop_strings)
         self._min_tokens = body.min_tokens
@@ -71,7 +83,7 @@ class Generation:
         if not body.ignore_eos:
             self._ends.update(model.eos_token_ids)
         self._count = 0
-        request = _request(model, body, prompt, max_tokens, label, number)
+        request = _request(model, body, prompt, form, label, number)
         self._pending: PendingRequest = session.submit(to_generate_request(request))
 
     async def deltas(self) -> AsyncIterator[Delta]:
@@ -142,10 +154,11 @@ def _request(
     model: ServedModel,
     body: GenerationBody,
     prompt: Sequence[int],
-    max_tokens: int | None,
+    form: Form,
     label: str,
     number: int,
 ) -> Request:
+    max_tokens = form.max_tokens
     room = model.max_model_len - len(prompt)
     if not prompt:
         raise InvalidRequestError(
@@ -170,7 +183,7 @@ def _request(
         min_tokens=min(body.min_tokens, limit) if max_tokens is None else body.min_tokens,
         ignore_eos=body.ignore_eos,
         priority=body.priority,
-        sampling=sampling_of(body, number),
+        sampling=sampling_of(body, number, form.constraint),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from aegaeon.http.schemas import Body
+from aegaeon.http.body import Body
 
 _REFERENCE = "#/components/schemas/{model}"
 _bodies: dict[str, type[Body]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from aegaeon.constraint import Constraint
 from aegaeon.http.errors import ApiError
 from aegaeon.http.schemas import ChatBody, CompletionBody, GenerationBody
 from aegaeon.sampling import SamplingParams
@@ -12,7 +13,7 @@ _TOKEN_ID = re.compile(r"-?[0-9]{1,10}")
 _SEEDS = 2**64
 
 
-def sampling_of(body: GenerationBody, number: int) -> SamplingParams:
+def sampling_of(body: GenerationBody, number: int, constraint: Constraint | None) -> SamplingParams:
     """For the answer of this number, from 0, to one prompt; OpenAI's defaults where none is given.
 
     Raises ApiError; bounds that depend on the model are the scheduler's to check.
@@ -28,6 +29,7 @@ def sampling_of(body: GenerationBody, number: int) -> SamplingParams:
         logit_bias={_token_id(key): bias for key, bias in (body.logit_bias or {}).items()},
         seed=None if body.seed is None else _seed(body.seed, number),
         logprobs=logprobs_of(body),
+        constraint=constraint,
     )
 
 

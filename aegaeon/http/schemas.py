@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from aegaeon.http.body import Body
 from aegaeon.http.errors import from_validation
+from aegaeon.http.formats import FormBody
+from aegaeon.http.messages import Message, NamedTool, Tool
 from aegaeon.model_spec import DTypeName
 
 #: Sequences that one request may ask for: prompts times ``n``.
@@ -27,19 +30,13 @@ Texts = Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES)]
 TokenLists = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_CHOICES)]
 
 
-class Body(BaseModel):
-    """A JSON object."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
 class StreamOptions(Body):
     """See OpenAI."""
 
     include_usage: bool | None = None
 
 
-class GenerationBody(Body):
+class GenerationBody(FormBody):
     """What completions and chat completions have in common."""
 
     model: ModelName
@@ -95,21 +92,6 @@ class CompletionBody(GenerationBody):
     suffix: str | None = None
 
 
-class TextPart(Body):
-    """Text of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(Body):
-    """A message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
-
-
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
@@ -119,20 +101,19 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     # Known, see above.
     audio: Any = None
     functions: Any = None
     function_call: Any = None
     modalities: list[str] | None = None
-    parallel_tool_calls: bool | None = None
     prediction: Any = None
     reasoning_effort: str | None = None
-    response_format: dict[str, Any] | None = None
     service_tier: str | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
     web_search_options: Any = None
 
 
@@ -144,6 +125,7 @@ class TokenizeBody(Body):
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     add_special_tokens: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
 
 
 class DetokenizeBody(Body):

@@ -27,7 +27,8 @@ def tokenize_routes(gateway: Gateway) -> APIRouter:
         model = await gateway.models.get(body.model)
         if body.messages is not None:
             size, options = characters(body.messages), body.chat_template_kwargs or {}
-            ids = await gateway.pool.run(size, chat_prompt, model, body.messages, options)
+            tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+            ids = await gateway.pool.run(size, chat_prompt, model, body.messages, options, tools)
         else:
             text, special = body.prompt or "", body.add_special_tokens is not False
             ids = await gateway.pool.run(
@@ -59,6 +60,10 @@ def _check(body: TokenizeBody) -> None:
             "prompt: give either prompt or messages", code="invalid_value", param="prompt"
         )
     only_prompt = body.add_special_tokens is not None and body.messages is not None
-    if only_prompt or (body.chat_template_kwargs is not None and body.prompt is not None):
-        name = "add_special_tokens" if only_prompt else "chat_template_kwargs"
+    only_chat = next(
+        (name for name in ("chat_template_kwargs", "tools") if getattr(body, name) is not None),
+        None,
+    )
+    name = "add_special_tokens" if only_prompt else only_chat
+    if only_prompt or (only_chat is not None and body.prompt is not None):
         raise ApiError(f"{name}: has no effect on what was given", code="invalid_value", param=name)

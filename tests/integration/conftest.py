@@ -16,7 +16,7 @@ from aegaeon.model_spec import ModelSpec
 from tests.integration.daemons import Daemons, running_daemons
 from tests.integration.gateways import RunningGateway, running_gateway
 from tests.integration.models import LONG_CONTEXT, tiny_model
-from tests.integration.text_model import SHORT_CONTEXT, text_model
+from tests.integration.text_model import SHORT_CONTEXT, TOOL_TEMPLATE, text_model
 from tests.integration.workload import tiny_node
 
 #: For tests on a machine that other tests keep busy; a hang still ends.
@@ -91,9 +91,14 @@ def demo_model() -> Path:
 
 @pytest.fixture(scope="session")
 def text_specs(tmp_path_factory: pytest.TempPathFactory) -> list[ModelSpec]:
-    """Tiny models with tokenizers: one with a long context, one with a short one."""
+    """Tiny models with tokenizers: one with a long context, one with a short one, and one that
+    calls tools."""
     folder = tmp_path_factory.mktemp("text")
-    return [text_model("long", folder), text_model("short", folder, context=SHORT_CONTEXT)]
+    return [
+        text_model("long", folder),
+        text_model("short", folder, context=SHORT_CONTEXT),
+        text_model("tools", folder, context=4096, template=TOOL_TEMPLATE),
+    ]
 
 
 @pytest.fixture(scope="session")

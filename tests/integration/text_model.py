@@ -22,8 +22,18 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
+#: Of a model that calls tools as Hermes and Qwen do.
+TOOL_TEMPLATE = (
+    "{% for t in tools or [] %}<tool>{{ t | tojson }}{% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
-def text_model(name: str, folder: Path, *, context: int = LONG_CONTEXT) -> ModelSpec:
+
+def text_model(
+    name: str, folder: Path, *, context: int = LONG_CONTEXT, template: str = TEMPLATE
+) -> ModelSpec:
     """Bytes and two-letter words; ids 0 to 2 are special, and 2 is the end."""
     spec = tiny_model(name, "llama", folder, max_position_embeddings=context)
     special = ["<pad>", "<begin>", "<stop>"]
@@ -37,6 +47,6 @@ def text_model(name: str, folder: Path, *, context: int = LONG_CONTEXT) -> Model
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token=special[0], bos_token=special[1], eos_token=special[2]
     )
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = template
     tokenizer.save_pretrained(spec.path())
     return spec

@@ -1,0 +1,105 @@
+"""How the family of a model writes calls of tools, told by its chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aegaeon.grammars import lark_schema
+from aegaeon.http.messages import Tool
+from aegaeon.http.tools.parser import Marks
+from aegaeon.http.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way to write calls: what the parser looks for, and what a grammar has around each call."""
+
+    marks: Marks
+    #: The key of a call's arguments.
+    arguments: str = "arguments"
+    #: Around a call's object, or around all of them if ``in_list``.
+    before: str = ""
+    after: str = ""
+    between: str = ""
+    in_list: bool = False
+
+
+HERMES = Family(
+    Marks(begin="<tool_call>", end="</tool_call>"),
+    before="<tool_call>\n",
+    after="\n</tool_call>",
+    between="\n",
+)
+LLAMA = Family(Marks(prefix="<|python_tag|>", separator=";"), arguments="parameters", between="; ")
+MISTRAL_LIST = Family(
+    Marks(begin="[TOOL_CALLS]", id_prefix="", id_length=9),
+    before="[TOOL_CALLS] [",
+    after="]",
+    between=", ",
+    in_list=True,
+)
+MISTRAL = Family(
+    Marks(begin="[TOOL_CALLS]", split="[ARGS]", id_prefix="", id_length=9), before="[TOOL_CALLS]"
+)
+
+
+def family_of(template: str) -> Family | None:
+    """The family whose form of calls a template shows or asks for."""
+    if "[TOOL_CALLS]" in template:
+        return MISTRAL if "[ARGS]" in template else MISTRAL_LIST
+    if "<tool_call>" in template and "<function=" not in template:
+        return HERMES
+    if "<|python_tag|>" in template or '"parameters": dictionary' in template:
+        return LLAMA
+    return None
+
+
+def shown_ids(family: Family, vocabulary: Vocabulary) -> frozenset[int]:
+    """Special tokens that mark calls, and are therefore part of the text that is parsed."""
+    marks = family.marks
+    texts = {marks.begin, marks.end, marks.prefix, marks.split, "[CALL_ID]"}
+    return frozenset(token for token in vocabulary.special if vocabulary.added.get(token) in texts)
+
+
+def calls_grammar(
+    family: Family, vocabulary: Vocabulary, tools: Sequence[Tool], *, single: bool
+) -> str:
+    """Lark rules whose ``calls`` is one call of one of the tools, or several."""
+    special = {
+        text: token
+        for token in shown_ids(family, vocabulary)
+        if (text := vocabulary.added.get(token))
+    }
+    rules: list[str] = []
+    for number, tool in enumerate(tools):
+        name = json.dumps(tool.function.name)
+        schema = lark_schema(tool.function.parameters or {"type": "object"})
+        rules.append(f"arguments_{number}: {schema}")
+        if family.marks.split:
+            split = _text(family.marks.split, special)
+            rules.append(f"call_{number}: {name} {split} arguments_{number}")
+        else:
+            opening = json.dumps(f'{{"name": {name}, "{family.arguments}": ')
+            rules.append(f'call_{number}: {opening} arguments_{number} "}}"')
+    one = " | ".join(f"call_{number}" for number in range(len(tools)))
+    before, after = _text(family.before, special), _text(family.after, special)
+    between = _text(family.between, special)
+    if family.in_list:
+        more = "" if single else f" ({between} call)*"
+        rules += [f"calls: {before} call{more} {after}", f"call: {one}"]
+    else:
+        more = "" if single else f" ({between} whole)*"
+        rules += [f"calls: whole{more}", f"whole: {before} call {after}", f"call: {one}"]
+    return "\n".join(rules)
+
+
+def _text(text: str, special: dict[str, int]) -> str:
+    """A literal of a grammar, in which special tokens are ids."""
+    for mark, token in special.items():
+        first, found, rest = text.partition(mark)
+        if found:
+            parts = (_text(first, special), f"<[{token}]>", _text(rest, special))
+            return " ".join(part for part in parts if part)
+    return json.dumps(text) if text else ""

@@ -1,0 +1,249 @@
+"""Calls in the text of an answer, found while it is made."""
+
+from __future__ import annotations
+
+import enum
+import secrets
+import string
+from dataclasses import dataclass, field
+
+from aegaeon.http.tools.call_scanner import CallScanner
+
+_ALPHABET = string.ascii_letters + string.digits
+_MAX_NAME = 128
+
+
+@dataclass(frozen=True)
+class CallPart:
+    """What is new of a call. The first part of each has its id and name."""
+
+    index: int
+    arguments: str
+    id: str | None = None
+    name: str | None = None
+
+
+@dataclass
+class Parts:
+    """What is new of an answer: text beside the calls, and calls."""
+
+    text: str = ""
+    calls: list[CallPart] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """How a family writes calls.
+
+    Behind ``begin`` stands a call, or a list of them in brackets, and then ``end``. Without
+    ``begin`` an answer is calls if it starts with a brace or with ``prefix``; ``separator`` stands
+    between them. With a ``split`` a call is not one object, but a name, the split, and arguments.
+    """
+
+    begin: str = ""
+    end: str = ""
+    prefix: str = ""
+    separator: str = ""
+    split: str = ""
+    #: Of a call's id.
+    id_prefix: str = "call_"
+    id_length: int = 24
+
+    def new_id(self) -> str:
+        """An id of a call."""
+        return self.id_prefix + "".join(secrets.choice(_ALPHABET) for _ in range(self.id_length))
+
+
+class _At(enum.Enum):
+    START = enum.auto()
+    TEXT = enum.auto()
+    OPEN = enum.auto()
+    CALL = enum.auto()
+    CLOSE = enum.auto()
+
+
+class CallParser:
+    """Splits an answer's text. All that `feed` and `finish` return, joined, does not depend on how
+    the text is cut.
+
+    White space beside calls is dropped. What begins like a call and has no name is text. With
+    ``single`` only the first call is told.
+    """
+
+    def __init__(self, marks: Marks, *, single: bool = False) -> None:
+        self._marks = marks
+        self._single = single
+        self._at = _At.TEXT if marks.begin else _At.START
+        self._held = ""
+        #: White space that is text unless a call follows.
+        self._space = ""
+        #: All of a call whose name is not known yet.
+        self._raw = ""
+        self._in_list = False
+        self._scanner = CallScanner()
+        self._told = False
+        #: Calls so far.
+        self.count = 0
+
+    def feed(self, text: str) -> Parts:
+        """What is certain now."""
+        parts = Parts()
+        self._held += text
+        steps = {
+            _At.START: self._start,
+            _At.TEXT: self._text,
+            _At.OPEN: self._open,
+            _At.CALL: self._call,
+            _At.CLOSE: self._close,
+        }
+        while self._held and steps[self._at](parts):
+            pass
+        return parts
+
+    def finish(self) -> Parts:
+        """What was held back, as the text is over."""
+        parts = Parts()
+        if self._at in (_At.OPEN, _At.CALL) and not self._told:
+            parts.text = self._space + self._raw + self._held
+        elif self._at in (_At.START, _At.TEXT):
+            rest = self._space + self._held
+            parts.text = rest if rest.strip() or not self.count else ""
+        self._held = self._space = ""
+        return parts
+
+    def _start(self, parts: Parts) -> bool:
+        """Is the answer calls, where nothing marks them?"""
+        self._skip_space()
+        prefix = self._marks.prefix
+        if prefix and self._held.startswith(prefix):
+            self._enter(prefix)
+        elif prefix and prefix.startswith(self._held):
+            return False
+        elif self._held.startswith("{"):
+            self._enter("")
+        else:
+            self._at = _At.TEXT
+        return True
+
+    def _text(self, parts: Parts) -> bool:
+        """Text up to the next call; white space at its end is held back."""
+        begin = self._marks.begin
+        at = self._held.find(begin) if begin else -1
+        certain = at if at >= 0 else len(self._held) - _overlap(self._held, begin)
+        text = self._space + self._held[:certain]
+        kept = text.rstrip()
+        parts.text += kept
+        self._space = text[len(kept) :]
+        self._held = self._held[certain:]
+        if at >= 0:
+            self._enter(begin)
+        return at >= 0
+
+    def _enter(self, mark: str) -> None:
+        self._raw = mark
+        self._held = self._held[len(mark) :]
+        self._at = _At.OPEN
+
+    def _open(self, parts: Parts) -> bool:
+        """Between a mark and the call itself."""
+        split = self._marks.split
+        if split:
+            return self._named(split, parts)
+        self._raw += self._skip_space(keep=False)
+        if self._held.startswith("[") and self._marks.begin and not self._in_list:
+            self._in_list = True
+            self._raw += "["
+            self._held = self._held[1:]
+        elif self._held:
+            self._begin_call(CallScanner())
+        return bool(self._held)
+
+    def _named(self, split: str, parts: Parts) -> bool:
+        """A name that stands before its arguments."""
+        at = self._held.find(split)
+        name = self._held[:at].partition("[CALL_ID]")[0].strip()
+        if at >= 0 and name:
+            self._raw += self._held[: at + len(split)]
+            self._held = self._held[at + len(split) :]
+            self._begin_call(CallScanner(name))
+            return True
+        if at >= 0 or len(self._held) > _MAX_NAME:
+            self._give_up(parts)
+            return True
+        return False
+
+    def _begin_call(self, scanner: CallScanner) -> None:
+        self._scanner = scanner
+        self._told = False
+        self._at = _At.CALL
+
+    def _call(self, parts: Parts) -> bool:
+        scanner = self._scanner
+        taken = scanner.feed(self._held)
+        self._raw += self._held[:taken]
+        self._held = self._held[taken:]
+        if scanner.failed and not self._told:
+            self._give_up(parts)
+            return True
+        self._tell(scanner, parts)
+        if scanner.done:
+            self._at = _At.CLOSE
+        elif scanner.failed:
+            self._at = _At.TEXT
+        return scanner.done or scanner.failed
+
+    def _tell(self, scanner: CallScanner, parts: Parts) -> None:
+        arguments = scanner.arguments()
+        if scanner.name is not None and not self._told:
+            self._told = True
+            self._space = self._raw = ""
+            self.count += 1
+            if not self._single or self.count == 1:
+                new = CallPart(self.count - 1, arguments, self._marks.new_id(), scanner.name)
+                parts.calls.append(new)
+        elif arguments and (not self._single or self.count == 1):
+            parts.calls.append(CallPart(self.count - 1, arguments))
+
+    def _give_up(self, parts: Parts) -> None:
+        """It was no call: it is text, as far as it has been read."""
+        parts.text += self._space + self._raw
+        self._space = self._raw = ""
+        self._in_list = False
+        self._at = _At.TEXT
+
+    def _close(self, parts: Parts) -> bool:
+        """After a call."""
+        self._skip_space(keep=False)
+        end = "]" if self._in_list else self._marks.end
+        separator = "," if self._in_list else self._marks.separator
+        if not self._held:
+            return False
+        if separator and self._held.startswith(separator):
+            self._enter(separator)
+        elif end and self._held.startswith(end):
+            self._held = self._held[len(end) :]
+            # A list has no end of its own besides its bracket.
+            self._in_list = False
+            self._at = _At.TEXT
+        elif end and end.startswith(self._held):
+            return False
+        else:
+            self._in_list = False
+            self._at = _At.TEXT
+        return True
+
+    def _skip_space(self, *, keep: bool = True) -> str:
+        rest = self._held.lstrip()
+        space = self._held[: len(self._held) - len(rest)]
+        self._held = rest
+        if keep:
+            self._space += space
+        return space
+
+
+def _overlap(text: str, mark: str) -> int:
+    """Length of the longest proper prefix of ``mark`` that ends ``text``."""
+    for length in range(min(len(mark) - 1, len(text)), 0, -1):
+        if text.endswith(mark[:length]):
+            return length
+    return 0
