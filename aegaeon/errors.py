@@ -34,6 +34,7 @@ class ErrorReason(enum.Enum):
     STALE_LEASE = 18
     MODEL_DRAINING = 19
     MODEL_CONFLICT = 20
+    KV_NOT_FOUND = 23
 
 
 class AegaeonError(Exception):

@@ -29,7 +29,8 @@ class NodeConfig:
     """Checked when it is made; raises ConfigError. Sizes are bytes, None is sized from the machine.
 
     ``num_engines`` engines prefill and decode; or ``num_prefill_engines`` take prompts to their
-    first token and ``num_decode_engines`` go on from there, with the KV left in host slabs.
+    first token and ``num_decode_engines`` go on from there, with the KV left in host slabs. They
+    may be on different nodes; the KV goes over the network then.
 
     ``cpu_num_slabs`` slabs of ``cpu_slab_size_bytes`` hold KV in host memory, ``model_cache_size``
     is the upper bound of the weight cache, ``device_memory_bytes`` the pool of each engine's
@@ -87,12 +88,6 @@ class NodeConfig:
         if self.num_engines and (prefill or decode):
             raise self._error(
                 "num_engines", "excludes num_prefill_engines and num_decode_engines; set both to 0"
-            )
-        if bool(prefill) != bool(decode):
-            raise self._error(
-                "num_prefill_engines and num_decode_engines",
-                f"expected at least 1 of both, or 0 of both and num_engines, got {prefill} and "
-                f"{decode}",
             )
         if not self.engine_roles:
             raise self._error("num_engines", "expected at least 1 engine")

@@ -47,6 +47,7 @@ TABLE: dict[ErrorReason, tuple[grpc.StatusCode, type[AegaeonError]]] = {
     ErrorReason.STALE_LEASE: (grpc.StatusCode.FAILED_PRECONDITION, errors.PreconditionError),
     ErrorReason.MODEL_DRAINING: (grpc.StatusCode.ABORTED, errors.UnavailableError),
     ErrorReason.MODEL_CONFLICT: (grpc.StatusCode.ALREADY_EXISTS, errors.ConflictError),
+    ErrorReason.KV_NOT_FOUND: (grpc.StatusCode.NOT_FOUND, errors.NotFoundError),
 }
 
 #: For statuses that carry no detail: made by gRPC itself (limits, lost connections, deadlines).

@@ -32,6 +32,12 @@ class RoutingPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROUTING_POLICY_UNSPECIFIED: _ClassVar[RoutingPolicy]
     ROUTING_POLICY_LEAST_OUTSTANDING: _ClassVar[RoutingPolicy]
     ROUTING_POLICY_ROUND_ROBIN: _ClassVar[RoutingPolicy]
+
+class KvTransport(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KV_TRANSPORT_UNSPECIFIED: _ClassVar[KvTransport]
+    KV_TRANSPORT_SLABS: _ClassVar[KvTransport]
+    KV_TRANSPORT_WIRE: _ClassVar[KvTransport]
 ENGINE_ROLE_UNSPECIFIED: EngineRole
 ENGINE_ROLE_SIMPLE: EngineRole
 ENGINE_ROLE_PREFILL: EngineRole
@@ -44,6 +50,9 @@ PLACEMENT_POLICY_ROUND_ROBIN: PlacementPolicy
 ROUTING_POLICY_UNSPECIFIED: RoutingPolicy
 ROUTING_POLICY_LEAST_OUTSTANDING: RoutingPolicy
 ROUTING_POLICY_ROUND_ROBIN: RoutingPolicy
+KV_TRANSPORT_UNSPECIFIED: KvTransport
+KV_TRANSPORT_SLABS: KvTransport
+KV_TRANSPORT_WIRE: KvTransport
 
 class NodeTopology(_message.Message):
     __slots__ = ("node_id", "num_engines", "num_prefill_engines", "num_decode_engines", "tensor_parallel_size", "cpu_num_slabs", "cpu_slab_bytes", "weight_cache_bytes")
@@ -176,7 +185,7 @@ class GetRuntimeResponse(_message.Message):
     def __init__(self, snapshot: _Optional[_Union[RuntimeSnapshot, _Mapping]] = ...) -> None: ...
 
 class RuntimeSnapshot(_message.Message):
-    __slots__ = ("taken_unix_ns", "started_unix_ns", "workers", "engines", "models", "active_requests", "waiting_requests", "statistics")
+    __slots__ = ("taken_unix_ns", "started_unix_ns", "workers", "engines", "models", "active_requests", "waiting_requests", "statistics", "kv_links")
     TAKEN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     STARTED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +194,7 @@ class RuntimeSnapshot(_message.Message):
     ACTIVE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     WAITING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    KV_LINKS_FIELD_NUMBER: _ClassVar[int]
     taken_unix_ns: int
     started_unix_ns: int
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
@@ -193,7 +203,28 @@ class RuntimeSnapshot(_message.Message):
     active_requests: int
     waiting_requests: int
     statistics: Statistics
-    def __init__(self, taken_unix_ns: _Optional[int] = ..., started_unix_ns: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., engines: _Optional[_Iterable[_Union[EngineInfo, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[_model_pb2.ModelInfo, _Mapping]]] = ..., active_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., statistics: _Optional[_Union[Statistics, _Mapping]] = ...) -> None: ...
+    kv_links: _containers.RepeatedCompositeFieldContainer[KvLink]
+    def __init__(self, taken_unix_ns: _Optional[int] = ..., started_unix_ns: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., engines: _Optional[_Iterable[_Union[EngineInfo, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[_model_pb2.ModelInfo, _Mapping]]] = ..., active_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., statistics: _Optional[_Union[Statistics, _Mapping]] = ..., kv_links: _Optional[_Iterable[_Union[KvLink, _Mapping]]] = ...) -> None: ...
+
+class KvLink(_message.Message):
+    __slots__ = ("source_node_id", "target_node_id", "transport", "transfers", "interruptions", "bytes", "time_ns", "bytes_per_s")
+    SOURCE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    INTERRUPTIONS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    source_node_id: str
+    target_node_id: str
+    transport: KvTransport
+    transfers: int
+    interruptions: int
+    bytes: int
+    time_ns: int
+    bytes_per_s: int
+    def __init__(self, source_node_id: _Optional[str] = ..., target_node_id: _Optional[str] = ..., transport: _Optional[_Union[KvTransport, str]] = ..., transfers: _Optional[int] = ..., interruptions: _Optional[int] = ..., bytes: _Optional[int] = ..., time_ns: _Optional[int] = ..., bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
     __slots__ = ("node_id", "worker_index", "epoch", "address", "device", "memory", "pid", "connected", "usage")
@@ -282,7 +313,7 @@ class ModelEstimate(_message.Message):
     def __init__(self, model: _Optional[str] = ..., step_time_ns: _Optional[int] = ..., sequences: _Optional[int] = ..., switch_time_ns: _Optional[int] = ..., measured_step_time_ns: _Optional[int] = ..., expected_step_time_ns: _Optional[int] = ..., step_error: _Optional[float] = ..., measurements: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
-    __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node", "handed_off", "recomputed", "stolen_batches", "stolen_sequences", "hand_off_time_ns", "import_time_ns", "imported_bytes")
+    __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node", "handed_off", "recomputed", "stolen_batches", "stolen_sequences", "hand_off_time_ns", "import_time_ns", "imported_bytes", "fetched", "fetch_time_ns", "fetched_bytes", "fetch_interruptions")
     class RoutedByNodeEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +353,10 @@ class Statistics(_message.Message):
     HAND_OFF_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     IMPORT_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     IMPORTED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_FIELD_NUMBER: _ClassVar[int]
+    FETCH_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FETCH_INTERRUPTIONS_FIELD_NUMBER: _ClassVar[int]
     since_unix_ns: int
     requests: int
     finished: int
@@ -340,7 +375,11 @@ class Statistics(_message.Message):
     hand_off_time_ns: int
     import_time_ns: int
     imported_bytes: int
-    def __init__(self, since_unix_ns: _Optional[int] = ..., requests: _Optional[int] = ..., finished: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., rejected: _Optional[int] = ..., tokens: _Optional[int] = ..., recovered: _Optional[int] = ..., routed_by_node: _Optional[_Mapping[str, int]] = ..., placed_by_node: _Optional[_Mapping[str, int]] = ..., evicted_by_node: _Optional[_Mapping[str, int]] = ..., handed_off: _Optional[int] = ..., recomputed: _Optional[int] = ..., stolen_batches: _Optional[int] = ..., stolen_sequences: _Optional[int] = ..., hand_off_time_ns: _Optional[int] = ..., import_time_ns: _Optional[int] = ..., imported_bytes: _Optional[int] = ...) -> None: ...
+    fetched: int
+    fetch_time_ns: int
+    fetched_bytes: int
+    fetch_interruptions: int
+    def __init__(self, since_unix_ns: _Optional[int] = ..., requests: _Optional[int] = ..., finished: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., rejected: _Optional[int] = ..., tokens: _Optional[int] = ..., recovered: _Optional[int] = ..., routed_by_node: _Optional[_Mapping[str, int]] = ..., placed_by_node: _Optional[_Mapping[str, int]] = ..., evicted_by_node: _Optional[_Mapping[str, int]] = ..., handed_off: _Optional[int] = ..., recomputed: _Optional[int] = ..., stolen_batches: _Optional[int] = ..., stolen_sequences: _Optional[int] = ..., hand_off_time_ns: _Optional[int] = ..., import_time_ns: _Optional[int] = ..., imported_bytes: _Optional[int] = ..., fetched: _Optional[int] = ..., fetch_time_ns: _Optional[int] = ..., fetched_bytes: _Optional[int] = ..., fetch_interruptions: _Optional[int] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
     __slots__ = ()
@@ -353,20 +392,22 @@ class WatchEventsResponse(_message.Message):
     def __init__(self, event: _Optional[_Union[ClusterEvent, _Mapping]] = ...) -> None: ...
 
 class ClusterEvent(_message.Message):
-    __slots__ = ("number", "unix_ns", "worker", "replica", "turn", "request")
+    __slots__ = ("number", "unix_ns", "worker", "replica", "turn", "request", "kv")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    KV_FIELD_NUMBER: _ClassVar[int]
     number: int
     unix_ns: int
     worker: WorkerChanged
     replica: ReplicaChanged
     turn: TurnChanged
     request: RequestChanged
-    def __init__(self, number: _Optional[int] = ..., unix_ns: _Optional[int] = ..., worker: _Optional[_Union[WorkerChanged, _Mapping]] = ..., replica: _Optional[_Union[ReplicaChanged, _Mapping]] = ..., turn: _Optional[_Union[TurnChanged, _Mapping]] = ..., request: _Optional[_Union[RequestChanged, _Mapping]] = ...) -> None: ...
+    kv: KvMoved
+    def __init__(self, number: _Optional[int] = ..., unix_ns: _Optional[int] = ..., worker: _Optional[_Union[WorkerChanged, _Mapping]] = ..., replica: _Optional[_Union[ReplicaChanged, _Mapping]] = ..., turn: _Optional[_Union[TurnChanged, _Mapping]] = ..., request: _Optional[_Union[RequestChanged, _Mapping]] = ..., kv: _Optional[_Union[KvMoved, _Mapping]] = ...) -> None: ...
 
 class WorkerChanged(_message.Message):
     __slots__ = ("node_id", "worker_index", "epoch", "change", "reason")
@@ -475,6 +516,28 @@ class RequestChanged(_message.Message):
     tokens: int
     error: _errors_pb2.ErrorDetail
     def __init__(self, sequence_id: _Optional[int] = ..., label: _Optional[str] = ..., model: _Optional[str] = ..., engine_id: _Optional[str] = ..., change: _Optional[_Union[RequestChanged.Change, str]] = ..., tokens: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class KvMoved(_message.Message):
+    __slots__ = ("sequence_id", "model", "source_node_id", "engine_id", "transport", "tokens", "bytes", "time_ns", "interruptions")
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    INTERRUPTIONS_FIELD_NUMBER: _ClassVar[int]
+    sequence_id: int
+    model: str
+    source_node_id: str
+    engine_id: str
+    transport: KvTransport
+    tokens: int
+    bytes: int
+    time_ns: int
+    interruptions: int
+    def __init__(self, sequence_id: _Optional[int] = ..., model: _Optional[str] = ..., source_node_id: _Optional[str] = ..., engine_id: _Optional[str] = ..., transport: _Optional[_Union[KvTransport, str]] = ..., tokens: _Optional[int] = ..., bytes: _Optional[int] = ..., time_ns: _Optional[int] = ..., interruptions: _Optional[int] = ...) -> None: ...
 
 class ResetStatisticsRequest(_message.Message):
     __slots__ = ()

@@ -30,6 +30,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_STALE_LEASE: _ClassVar[ErrorReason]
     ERROR_REASON_MODEL_DRAINING: _ClassVar[ErrorReason]
     ERROR_REASON_MODEL_CONFLICT: _ClassVar[ErrorReason]
+    ERROR_REASON_KV_NOT_FOUND: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_EMPTY_PROMPT: ErrorReason
 ERROR_REASON_PROMPT_TOO_LONG: ErrorReason
@@ -51,6 +52,7 @@ ERROR_REASON_CANCELLED: ErrorReason
 ERROR_REASON_STALE_LEASE: ErrorReason
 ERROR_REASON_MODEL_DRAINING: ErrorReason
 ERROR_REASON_MODEL_CONFLICT: ErrorReason
+ERROR_REASON_KV_NOT_FOUND: ErrorReason
 
 class ErrorDetail(_message.Message):
     __slots__ = ("reason", "message", "metadata")

@@ -78,14 +78,16 @@ class SequenceSpec(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParameters, _Mapping]] = ...) -> None: ...
 
 class KvPlace(_message.Message):
-    __slots__ = ("num_tokens", "block_bytes", "runs")
+    __slots__ = ("num_tokens", "block_bytes", "runs", "address")
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     num_tokens: int
     block_bytes: int
     runs: _containers.RepeatedCompositeFieldContainer[BlockRun]
-    def __init__(self, num_tokens: _Optional[int] = ..., block_bytes: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[BlockRun, _Mapping]]] = ...) -> None: ...
+    address: str
+    def __init__(self, num_tokens: _Optional[int] = ..., block_bytes: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[BlockRun, _Mapping]]] = ..., address: _Optional[str] = ...) -> None: ...
 
 class BlockRun(_message.Message):
     __slots__ = ("slab", "slab_generation", "first_block", "num_blocks")
@@ -152,7 +154,7 @@ class ReleaseSequences(_message.Message):
     def __init__(self, handles: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ExecuteResponse(_message.Message):
-    __slots__ = ("ready", "load_progress", "model_loaded", "model_failed", "model_unloaded", "turn_started", "step", "turn_ended", "sequence_failed", "memory", "sequence_handed_off", "sequence_imported")
+    __slots__ = ("ready", "load_progress", "model_loaded", "model_failed", "model_unloaded", "turn_started", "step", "turn_ended", "sequence_failed", "memory", "sequence_handed_off", "sequence_imported", "sequence_fetched")
     READY_FIELD_NUMBER: _ClassVar[int]
     LOAD_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     MODEL_LOADED_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +167,7 @@ class ExecuteResponse(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_HANDED_OFF_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_IMPORTED_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FETCHED_FIELD_NUMBER: _ClassVar[int]
     ready: Ready
     load_progress: LoadProgress
     model_loaded: ModelLoaded
@@ -177,7 +180,8 @@ class ExecuteResponse(_message.Message):
     memory: _cluster_pb2.WorkerMemory
     sequence_handed_off: SequenceHandedOff
     sequence_imported: SequenceImported
-    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., model_loaded: _Optional[_Union[ModelLoaded, _Mapping]] = ..., model_failed: _Optional[_Union[ModelFailed, _Mapping]] = ..., model_unloaded: _Optional[_Union[ModelUnloaded, _Mapping]] = ..., turn_started: _Optional[_Union[TurnStarted, _Mapping]] = ..., step: _Optional[_Union[StepBatch, _Mapping]] = ..., turn_ended: _Optional[_Union[TurnEnded, _Mapping]] = ..., sequence_failed: _Optional[_Union[SequenceFailed, _Mapping]] = ..., memory: _Optional[_Union[_cluster_pb2.WorkerMemory, _Mapping]] = ..., sequence_handed_off: _Optional[_Union[SequenceHandedOff, _Mapping]] = ..., sequence_imported: _Optional[_Union[SequenceImported, _Mapping]] = ...) -> None: ...
+    sequence_fetched: SequenceFetched
+    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., model_loaded: _Optional[_Union[ModelLoaded, _Mapping]] = ..., model_failed: _Optional[_Union[ModelFailed, _Mapping]] = ..., model_unloaded: _Optional[_Union[ModelUnloaded, _Mapping]] = ..., turn_started: _Optional[_Union[TurnStarted, _Mapping]] = ..., step: _Optional[_Union[StepBatch, _Mapping]] = ..., turn_ended: _Optional[_Union[TurnEnded, _Mapping]] = ..., sequence_failed: _Optional[_Union[SequenceFailed, _Mapping]] = ..., memory: _Optional[_Union[_cluster_pb2.WorkerMemory, _Mapping]] = ..., sequence_handed_off: _Optional[_Union[SequenceHandedOff, _Mapping]] = ..., sequence_imported: _Optional[_Union[SequenceImported, _Mapping]] = ..., sequence_fetched: _Optional[_Union[SequenceFetched, _Mapping]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("models",)
@@ -322,6 +326,20 @@ class SequenceImported(_message.Message):
     bytes: int
     copy_time_ns: int
     def __init__(self, handle: _Optional[int] = ..., imported_tokens: _Optional[int] = ..., bytes: _Optional[int] = ..., copy_time_ns: _Optional[int] = ...) -> None: ...
+
+class SequenceFetched(_message.Message):
+    __slots__ = ("handle", "fetched_tokens", "bytes", "transfer_time_ns", "interruptions")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    INTERRUPTIONS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    fetched_tokens: int
+    bytes: int
+    transfer_time_ns: int
+    interruptions: int
+    def __init__(self, handle: _Optional[int] = ..., fetched_tokens: _Optional[int] = ..., bytes: _Optional[int] = ..., transfer_time_ns: _Optional[int] = ..., interruptions: _Optional[int] = ...) -> None: ...
 
 class InspectModelRequest(_message.Message):
     __slots__ = ("spec",)

@@ -149,7 +149,6 @@ def test_the_older_cgroups_count_too(tmp_path: Path) -> None:
     [
         ({"num_engines": 0}, "num_engines: expected at least 1"),
         ({"num_prefill_engines": 1}, "excludes num_prefill_engines"),
-        ({"num_engines": 0, "num_decode_engines": 1}, "expected at least 1 of both"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size: values above 1 are not supported yet"),
         ({"cpu_num_slabs": 0}, "cpu_num_slabs: expected an integer of at least 1, got 0"),
         ({"model_cache_size": 1.5}, "model_cache_size: expected an integer"),

@@ -158,7 +158,7 @@ class FakeClusterDriver:
                 self.answer_inspection()
             for worker in list(self.workers.values()):
                 busy |= bool(worker.inbox or worker.outbox or worker.turns or worker.cancelled)
-                busy |= bool(worker.leaving)
+                busy |= bool(worker.leaving or worker.fetching)
                 while worker.inbox:
                     worker.take()
                 self.now_ns += worker.step()

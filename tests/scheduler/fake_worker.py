@@ -69,6 +69,12 @@ class FakeWorker:
     #: There is room in the slabs.
     room: bool = True
     imported: int = 0
+    #: Have KV on its way from another node.
+    fetching: dict[int, commands.AddSequence] = field(default_factory=dict)
+    #: Tokens that have come, by handle.
+    fetched: dict[int, int] = field(default_factory=dict)
+    #: Transfers arrive.
+    wire: bool = True
 
     def take(self) -> None:
         """Carry out the oldest command."""
@@ -86,6 +92,8 @@ class FakeWorker:
                 assert command.model in self.models, "a sequence without its model"
                 self.sequences[command.handle] = command
                 self.made[command.handle] = len(command.generated)
+                if command.kv is not None and command.kv.address:
+                    self.fetching[command.handle] = command
             case commands.CancelSequences(handles=handles):
                 self.cancelled += [handle for handle in handles if handle in self.sequences]
                 self._release(handles)
@@ -116,6 +124,7 @@ class FakeWorker:
     def step(self) -> int:
         """End what was cancelled; start, step or end the first turn; returns its time in ns."""
         self._hand_off()
+        self._fetch()
         ended = [handle for handle in self.cancelled if self.sequences.pop(handle, None)]
         self.cancelled.clear()
         if ended:
@@ -138,6 +147,7 @@ class FakeWorker:
         tokens, reasons = [], []
         for handle in members:
             sequence = self.sequences[handle]
+            assert handle not in self.fetching, "a turn before its KV has come"
             self._import(sequence)
             tokens.append(token_at(tuple(sequence.prompt), self.made[handle]))
             self.made[handle] += 1
@@ -161,7 +171,7 @@ class FakeWorker:
         place = sequence.kv
         if place is None or self.made[sequence.handle] != len(sequence.generated):
             return
-        source = place.runs[0].slab, place.runs[0].slab_generation
+        source = _source(place)
         assert source[0] != self.epoch, "its own slabs"
         there = source in self.slabs
         # What is about to be cancelled may find nothing any more.
@@ -170,9 +180,26 @@ class FakeWorker:
             for command in self.inbox
         )
         assert there or ending or source[0] in self.lost, "released before it was copied"
-        self.imported += there
         tokens = place.num_tokens if there else 0
+        tokens = self.fetched.pop(sequence.handle, tokens)
+        self.imported += tokens > 0
         self.outbox.append(events.SequenceImported(self.epoch, sequence.handle, tokens))
+
+    def _fetch(self) -> None:
+        """Let everything come that is on its way, if its source still has it."""
+        for handle, sequence in self.fetching.items():
+            assert sequence.kv is not None
+            if handle not in self.sequences:
+                continue
+            there = self.wire and _source(sequence.kv) in self.slabs
+            tokens = sequence.kv.num_tokens if there else 0
+            self.fetched[handle] = tokens
+            self.outbox.append(
+                events.SequenceFetched(
+                    self.epoch, handle, tokens, tokens * 1_000, MS, interruptions=not there
+                )
+            )
+        self.fetching.clear()
 
     def _hand_off(self) -> None:
         """Write the KV of those that have left their prefill turn to the slabs."""
@@ -214,3 +241,7 @@ class FakeWorker:
         self.outbox.append(
             events.StepDone(self.epoch, turn_id, handles, tokens, ends, STEP_NS, 0, batch, batch)
         )
+
+
+def _source(place: KvPlace) -> tuple[int, int]:
+    return place.runs[0].slab, place.runs[0].slab_generation

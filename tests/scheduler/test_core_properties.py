@@ -32,8 +32,9 @@ class AnyOrder(RuleBasedStateMachine):
     """Two nodes with up to two engines each, three models, requests of a few tokens."""
 
     policy = SchedulingPolicy.DEADLINE
-    #: Of each node's engines, by index.
+    #: Of each node's engines, by index; of the second one's if they are others.
     roles: tuple[EngineRole, ...] = (EngineRole.SIMPLE, EngineRole.SIMPLE)
+    others: tuple[EngineRole, ...] = ()
     batch = 2
     #: Room for two models on a node only, so that deployments evict.
     cache = 250
@@ -61,18 +62,25 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES), index=st.integers(0, 3), replace=seldom)
     def register(self, node: str, index: int, replace: bool) -> None:
-        index %= len(self.roles)
+        roles = self.roles_of(node)
+        index %= len(roles)
         known = self.world.cluster.state.nodes.get(node)
         if known is not None and index in known.engines and not replace:
             return
-        self.world.add_worker(
-            node, index, batch=self.batch, cache=self.cache, role=self.roles[index]
-        )
+        self.world.add_worker(node, index, batch=self.batch, cache=self.cache, role=roles[index])
+
+    def roles_of(self, node: str) -> tuple[EngineRole, ...]:
+        return self.others or self.roles if node == "n1" else self.roles
 
     @rule(data=st.data(), room=st.booleans())
     @precondition(lambda self: self.world.workers)
     def fill_slabs(self, data: st.DataObject, room: bool) -> None:
         data.draw(st.sampled_from(list(self.world.workers.values()))).room = room
+
+    @rule(data=st.data(), wire=st.booleans())
+    @precondition(lambda self: self.world.workers)
+    def cut_wire(self, data: st.DataObject, wire: bool) -> None:
+        data.draw(st.sampled_from(list(self.world.workers.values()))).wire = wire
 
     @rule(
         model=st.sampled_from(MODELS),
@@ -203,7 +211,7 @@ class AnyOrder(RuleBasedStateMachine):
         """With a worker on every node everything comes to its end, and nothing is left."""
         world = self.world
         for node in NODES:
-            for index, role in enumerate(self.roles):
+            for index, role in enumerate(self.roles_of(node)):
                 world.add_worker(node, index, batch=self.batch, cache=1_000, role=role)
         world.settle()
         for model in {s.model for s in world.sequences if not s.ended}:
@@ -258,6 +266,29 @@ class AnyOrderDedicated(AnyOrder):
             self.world.apply(events.CancelRequested(sequence.sequence_id))
 
 
+class AnyOrderAcrossNodes(AnyOrderDedicated):
+    """A node of prefill engines and one of decode engines, and models on both."""
+
+    roles = (EngineRole.PREFILL, EngineRole.PREFILL)
+    others = (EngineRole.DECODE, EngineRole.DECODE)
+
+    @initialize()
+    def begin(self) -> None:
+        for node in NODES:
+            for index, role in enumerate(self.roles_of(node)):
+                self.world.add_worker(node, index, batch=self.batch, cache=self.cache, role=role)
+        self.world.settle()
+        for model in MODELS[: self.cache // PACKED]:
+            self.world.deploy(model, 2)
+        self.world.settle()
+
+
+class AnyOrderPublishedAcrossNodes(AnyOrderAcrossNodes):
+    """The same with the published policy."""
+
+    policy = SchedulingPolicy.PUBLISHED
+
+
 class AnyOrderPublishedDedicated(AnyOrderDedicated):
     """The same with the published policy, and many small batches to steal."""
 
@@ -275,7 +306,11 @@ SETTINGS = settings(
 AnyOrder.TestCase.settings = AnyOrderInTurn.TestCase.settings = SETTINGS
 AnyOrderDedicated.TestCase.settings = AnyOrderPublished.TestCase.settings = SETTINGS
 AnyOrderPublishedDedicated.TestCase.settings = SETTINGS
+AnyOrderAcrossNodes.TestCase.settings = SETTINGS
+AnyOrderPublishedAcrossNodes.TestCase.settings = SETTINGS
 TestAnyOrder = AnyOrder.TestCase
+TestAnyOrderAcrossNodes = AnyOrderAcrossNodes.TestCase
+TestAnyOrderPublishedAcrossNodes = AnyOrderPublishedAcrossNodes.TestCase
 TestAnyOrderPublished = AnyOrderPublished.TestCase
 TestAnyOrderPublishedDedicated = AnyOrderPublishedDedicated.TestCase
 TestAnyOrderDedicated = AnyOrderDedicated.TestCase

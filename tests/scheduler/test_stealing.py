@@ -34,7 +34,7 @@ class Loaded:
             for number in (1, 2)
         ]
         prefill = self.world.workers[1]
-        while any(s.decode_node == "" for s in self.sequences):
+        while any(s.prefilled_on == "" for s in self.sequences):
             run(self.world, prefill)
             run(self.world, self.victim)
         self.statistics = self.world.cluster.state.statistics

@@ -150,7 +150,7 @@ class Cluster:
                 self._dispatch_engine(engine, event, now_ns)
                 if isinstance(event, _CHANGES_ROUTES):  # routes of half the change may be kept
                     state.routes.clear()
-                    state.renew_hand_offs(state.nodes[engine.identity.node_id])
+                    state.renew_hand_offs(_models_of(engine, event))
 
     def _dispatch_engine(self, engine: Engine, event: events.Event, now_ns: int) -> None:
         state = self.state
@@ -183,6 +183,8 @@ class Cluster:
                 steps.on_sequence_failed(state, engine, event)
             case events.SequenceHandedOff():
                 hand_off.on_handed_off(state, engine, event, now_ns)
+            case events.SequenceFetched():
+                hand_off.on_fetched(state, engine, event, now_ns)
             case events.SequenceImported():
                 hand_off.on_imported(state, engine, event)
 
@@ -232,3 +234,14 @@ class Cluster:
         while model.operations and model.operations[0].advance(self.state, now_ns):
             model.operations.popleft()
         self.state.forget_if_unused(name)
+
+
+def _models_of(engine: Engine, event: events.Event) -> Iterable[str]:
+    """Models whose engines an event of `_CHANGES_ROUTES` has changed."""
+    match event:
+        case events.ModelLoaded(spec=spec):
+            return [spec.name]
+        case events.ModelFailed(model=model) | events.ModelUnloaded(model=model):
+            return [model]
+        case _:
+            return engine.loaded

@@ -98,7 +98,7 @@ class Engine:
         sequence.engine_id = self.engine_id
         queue.count(sequence, 1)
         queue.tpot_ns = min(queue.tpot_ns, sequence.slo.tpot_ns)
-        if sequence.paused:
+        if sequence.held_back:
             queue.paused[sequence.handle] = sequence
         else:
             queue.wait({sequence.handle: sequence}, now_ns)
@@ -114,6 +114,7 @@ class Engine:
             del self.queues[sequence.model]
             self._models_step_ns = -1.0
         sequence.engine_id = None
+        sequence.fetched_from = ""
 
     def pause(self, sequence: Sequence) -> Turn | None:
         """Take a sequence out of its turn, which is returned, or out of the waiting ones."""
@@ -125,9 +126,9 @@ class Engine:
         return turn
 
     def resume(self, sequence: Sequence, now_ns: int) -> None:
-        """Let a paused sequence wait for a turn again."""
+        """Let a sequence that nothing holds back any more wait for a turn again."""
         queue = self.queues[sequence.model]
-        if queue.paused.pop(sequence.handle, None) is not None:
+        if not sequence.held_back and queue.paused.pop(sequence.handle, None) is not None:
             queue.wait({sequence.handle: sequence}, now_ns)
 
     def leave(self, sequence: Sequence, now_ns: int) -> Turn | None:

@@ -152,6 +152,18 @@ class SequenceImported:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceFetched:
+    """KV of another node is in this one's slabs, of so many tokens; 0: it did not come."""
+
+    epoch: int
+    handle: int
+    fetched_tokens: int
+    num_bytes: int = 0
+    transfer_time_ns: int = 0
+    interruptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryReported:
     """A worker's ledgers."""
 
@@ -231,6 +243,7 @@ Event = (
     | TurnEnded
     | SequenceFailed
     | SequenceHandedOff
+    | SequenceFetched
     | SequenceImported
     | MemoryReported
     | ModelInspected

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from aegaeon_scheduler.core import kv_sources, requests
 from aegaeon_scheduler.core.engine import Engine
-from aegaeon_scheduler.core.events import SequenceHandedOff, SequenceImported
-from aegaeon_scheduler.core.notices import RequestChange
-from aegaeon_scheduler.core.sequence import KvSource
+from aegaeon_scheduler.core.events import (
+    SequenceFetched,
+    SequenceHandedOff,
+    SequenceImported,
+)
+from aegaeon_scheduler.core.notices import KvMoved, RequestChange
+from aegaeon_scheduler.core.sequence import KvSource, Sequence
 from aegaeon_scheduler.core.state import State
 
 
 def on_handed_off(state: State, engine: Engine, event: SequenceHandedOff, now_ns: int) -> None:
-    """A sequence has left a prefill engine: it goes on at a decode engine of the same node."""
+    """A sequence has left a prefill engine: it goes on at a decode engine."""
     sequence = engine.sequences.get(event.handle)
     if sequence is None:  # cancelled meanwhile, and the cancel frees what is held
         model = engine.ending.pop(event.handle, None)
@@ -26,8 +30,41 @@ def on_handed_off(state: State, engine: Engine, event: SequenceHandedOff, now_ns
         sequence.source = KvSource(engine.epoch, event.handle, event.place)
     else:
         state.statistics.recomputed += 1
-    sequence.decode_node = engine.identity.node_id
+    sequence.prefilled_on = engine.identity.node_id
     requests.route(state, sequence, RequestChange.HANDED_OFF, now_ns)
+
+
+def on_fetched(state: State, engine: Engine, event: SequenceFetched, now_ns: int) -> None:
+    """A sequence's KV has come from another node, as far as it does: it may have a turn now."""
+    sequence = engine.sequences.get(event.handle)
+    if sequence is None or not sequence.fetched_from:
+        return
+    source, sequence.fetched_from = sequence.fetched_from, ""
+    statistics = state.statistics
+    statistics.fetched += event.fetched_tokens > 0
+    statistics.fetch_time_ns += event.transfer_time_ns
+    statistics.fetched_bytes += event.num_bytes
+    statistics.fetch_interruptions += event.interruptions
+    link = state.links.between(source, engine.identity.node_id)
+    if event.num_bytes:
+        link.measured(event.num_bytes, event.transfer_time_ns)
+    if event.interruptions:
+        link.interrupted(event.interruptions, now_ns)
+    state.out.publish(
+        KvMoved(
+            sequence.sequence_id,
+            sequence.model,
+            source,
+            engine.engine_id,
+            link.transport,
+            event.fetched_tokens,
+            event.num_bytes,
+            event.transfer_time_ns,
+            event.interruptions,
+        )
+    )
+    engine.resume(sequence, now_ns)
+    state.mark(engine)
 
 
 def on_imported(state: State, engine: Engine, event: SequenceImported) -> None:
@@ -39,4 +76,29 @@ def on_imported(state: State, engine: Engine, event: SequenceImported) -> None:
     statistics.recomputed += not event.imported_tokens
     statistics.import_time_ns += event.copy_time_ns
     statistics.imported_bytes += event.num_bytes
+    _note_import(state, sequence, sequence.source, engine, event)
     kv_sources.drop(state, sequence)
+
+
+def _note_import(
+    state: State, sequence: Sequence, source: KvSource, engine: Engine, event: SequenceImported
+) -> None:
+    """What came straight from a slab of the node; what was fetched before has been noted."""
+    node = engine.identity.node_id
+    if state.engines[source.epoch].identity.node_id != node:
+        return
+    link = state.links.between(node, node)
+    if event.num_bytes:
+        link.measured(event.num_bytes, event.copy_time_ns)
+    state.out.publish(
+        KvMoved(
+            sequence.sequence_id,
+            sequence.model,
+            node,
+            engine.engine_id,
+            link.transport,
+            event.imported_tokens,
+            event.num_bytes,
+            event.copy_time_ns,
+        )
+    )

@@ -16,7 +16,7 @@ class ModelQueue:
     model: str
     #: Runnable, oldest first.
     waiting: dict[int, Sequence] = field(default_factory=dict)
-    #: Their readers are behind.
+    #: Their readers are behind, or their KV is on its way here.
     paused: dict[int, Sequence] = field(default_factory=dict)
     #: Have the one token that a prefill turn gives, and are about to be handed off.
     handing: dict[int, Sequence] = field(default_factory=dict)

@@ -48,9 +48,9 @@ class Node:
         own = [engine for engine in loaded if engine.role in (EngineRole.SIMPLE, stage)]
         return own or loaded
 
-    def decodes(self, model: str) -> bool:
-        """Whether an engine that is meant to decode can run a model."""
-        return any(engine.role is not EngineRole.PREFILL for engine in self.engines_with(model))
+    def decoders(self, model: str) -> list[Engine]:
+        """Engines that are meant to decode, and can run a model, by index."""
+        return [e for e in self.engines_with(model) if e.role is not EngineRole.PREFILL]
 
     def complete(self, model: str) -> bool:
         """Every stage has an engine with the model, as far as its engines can have it."""

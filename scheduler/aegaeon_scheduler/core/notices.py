@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError
+from aegaeon_scheduler.core.links import Transport
 from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.values import TurnStage
 
@@ -92,4 +93,19 @@ class RequestChanged:
     error: AegaeonError | None = None
 
 
-Notice = WorkerChanged | ReplicaChanged | TurnChanged | RequestChanged
+@dataclass(frozen=True, slots=True)
+class KvMoved:
+    """KV came to an engine, or did not: `tokens` of those asked for; measured in ns."""
+
+    sequence_id: int
+    model: str
+    source_node_id: str
+    engine_id: str
+    transport: Transport
+    tokens: int
+    num_bytes: int
+    time_ns: int
+    interruptions: int = 0
+
+
+Notice = WorkerChanged | ReplicaChanged | TurnChanged | RequestChanged | KvMoved

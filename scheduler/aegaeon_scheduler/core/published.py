@@ -68,7 +68,7 @@ class PublishedPlanner:
 
     def choose(self, engines: Items[Engine], sequence: Sequence) -> Engine:
         """Prefill: an open group, else the least load. Decode: a batch, else the fewest batches."""
-        if not sequence.decode_node:
+        if not sequence.prefilled_on:
             for engine in engines:
                 group = self._synced(engine).groups.open_group(sequence.model)
                 if group is not None:

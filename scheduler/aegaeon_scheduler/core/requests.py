@@ -24,7 +24,7 @@ _CHANGE_OF_FINISH = {
 
 def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) -> None:
     """Give a sequence to an engine; without one it waits for a READY replica, but not for ever."""
-    engine = next_engine(state, sequence)
+    engine = next_engine(state, sequence, now_ns)
     if engine is None:
         waiting = state.orphans.setdefault(sequence.model, {})
         if sequence.sequence_id not in waiting:
@@ -39,7 +39,10 @@ def route(state: State, sequence: Sequence, change: RequestChange, now_ns: int) 
 def move(
     state: State, sequences: list[Sequence], source: Engine, target: Engine, now_ns: int
 ) -> None:
-    """Take sequences that have never run from one engine to another of its node."""
+    """Take sequences that have never run from one engine to another of its node.
+
+    What one of them has fetched from another node is fetched again: its source still holds it.
+    """
     handles = tuple(sequence.handle for sequence in sequences)
     source.ending.update({sequence.handle: sequence.model for sequence in sequences})
     state.out.add(CancelSequences(source.epoch, handles))
@@ -56,6 +59,7 @@ def assign(
     state.last_handle += 1
     sequence.handle = state.last_handle
     sequence.assigned_tokens = len(sequence.generated)
+    place = kv_sources.place_for(state, sequence, engine)
     engine.assign(sequence, now_ns)
     node = state.nodes[engine.identity.node_id]
     replica = node.replicas[sequence.model]
@@ -72,7 +76,7 @@ def assign(
             sequence.prompt,
             tuple(sequence.generated),
             sequence.stop,
-            None if sequence.source is None else sequence.source.place,
+            place,
             sequence.sampling,
         )
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from aegaeon_scheduler.core import kv_sources
+from aegaeon_scheduler.core.decoders import choose_decoder, decoders
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.replica import ReplicaState
@@ -34,10 +35,10 @@ def route_of(state: State, model: str) -> Route:
     return route
 
 
-def next_engine(state: State, sequence: Sequence) -> Engine | None:
+def next_engine(state: State, sequence: Sequence, now_ns: int) -> Engine | None:
     """Where a sequence goes: on from its hand-off if it can, else from its beginning."""
-    if sequence.decode_node:
-        engine = _choose_on_node(state, state.nodes[sequence.decode_node], sequence)
+    if sequence.prefilled_on:
+        engine = choose_decoder(state, sequence, now_ns)
         source = sequence.source
         if engine is not None:
             if source is not None and source.epoch == engine.epoch:  # nobody else is left
@@ -59,13 +60,6 @@ def choose_engine(state: State, sequence: Sequence) -> Engine | None:
     return None
 
 
-def _choose_on_node(state: State, node: Node, sequence: Sequence) -> Engine | None:
-    """A decode engine of a node for a sequence whose first token it has made, whatever the state of
-    its replica: a DRAINING one finishes what it has.
-    """
-    return _choose_fitting(state, node.engines_for(sequence.model, EngineRole.DECODE), sequence)
-
-
 def _choose_fitting(state: State, engines: Items[Engine], sequence: Sequence) -> Engine | None:
     fitting = [e for e in engines if e.identity.device.pool_bytes >= sequence.pool_bytes]
     return state.planner.choose(fitting, sequence) if fitting else None
@@ -74,12 +68,21 @@ def _choose_fitting(state: State, engines: Items[Engine], sequence: Sequence) ->
 def _find_route(state: State, model: str) -> Route:
     ready = [n for n, replica in state.replicas(model) if replica.state is ReplicaState.READY]
     found = [(node, tuple(node.engines_for(model, EngineRole.PREFILL))) for node in ready]
-    nodes = tuple((node, engines) for node, engines in found if engines)
+    found = [(node, engines) for node, engines in found if engines]
+    # A node of decode engines alone gets new requests only where nobody else takes them.
+    meant = [entry for entry in found if entry[1][0].role is not EngineRole.DECODE]
+    nodes = tuple(meant or found)
     devices = [
-        min(_largest(engines), _largest(node.engines_for(model, EngineRole.DECODE)), key=_pool)
+        min(_largest(engines), _largest(_decoders(state, node, model, engines)), key=_pool)
         for node, engines in nodes
     ]
     return Route(nodes, max(devices, key=_pool, default=None))
+
+
+def _decoders(state: State, node: Node, model: str, otherwise: tuple[Engine, ...]) -> Items[Engine]:
+    """Who may go on with what a node's engines have begun."""
+    found = [engine for engines in decoders(state, node, model) for engine in engines]
+    return found or otherwise
 
 
 def _largest(engines: Items[Engine]) -> DeviceFacts:

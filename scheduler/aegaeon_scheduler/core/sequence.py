@@ -61,11 +61,13 @@ class Sequence:
     handle: int = 0
     #: How many of `generated` it had when its engine got it.
     assigned_tokens: int = 0
-    #: The node where a prefill engine has taken it to its first token, and where it goes on at a
-    #: decode engine. Empty before that, and when what was computed is lost.
-    decode_node: str = ""
+    #: The node where a prefill engine has taken it to its first token, to go on at a decode engine.
+    #: Empty before that, and when what was computed is lost.
+    prefilled_on: str = ""
     #: Until its KV has been copied in.
     source: KvSource | None = None
+    #: The node from which its engine has its KV fetched, before which it has no turn.
+    fetched_from: str = ""
 
     #: Taken out of its turn because its reader is behind.
     paused: bool = False
@@ -73,6 +75,11 @@ class Sequence:
     unread: int = 0
     finish: FinishReason = FinishReason.UNSPECIFIED
     error: AegaeonError | None = None
+
+    @property
+    def held_back(self) -> bool:
+        """It is to be in no turn now."""
+        return self.paused or bool(self.fetched_from)
 
     @property
     def ended(self) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.estimation.estimates import Estimates
+from aegaeon_scheduler.core.links import Links
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.outbox import Outbox
 from aegaeon_scheduler.core.planner import Planner
@@ -66,6 +67,7 @@ class State:
     #: Nodes that take replicas; None is all.
     topology: frozenset[str] | None = None
     statistics: Statistics = field(default_factory=Statistics)
+    links: Links = field(default_factory=Links)
     out: Outbox = field(default_factory=Outbox)
     #: Engines to plan again once the event has been handled; a dict for its order.
     stale: dict[int, Engine] = field(default_factory=dict)
@@ -84,12 +86,17 @@ class State:
         """Plan the engine again after this event."""
         self.stale[engine.epoch] = engine
 
-    def renew_hand_offs(self, node: Node) -> None:
-        """Other engines than before can take what the node's prefill engines hand off."""
-        for engine in node.engines.values():
-            if engine.role is EngineRole.PREFILL:
-                engine.hands_off = {m for m in engine.loaded if node.decodes(m)}
-                self.mark(engine)
+    def renew_hand_offs(self, models: Iterable[str]) -> None:
+        """Other engines than before can take what prefill engines hand off of these models."""
+        for model in models:
+            nodes = self.homes.get(model, {}).values()
+            reach = [n for n in nodes if n.replicas[model].state is ReplicaState.READY]
+            everywhere = any(node.decoders(model) for node in reach)
+            for node in nodes:
+                decoded = everywhere or bool(node.decoders(model))
+                for engine in node.engines.values():
+                    if engine.role is EngineRole.PREFILL:
+                        self._set_hands_off(engine, model, decoded and model in engine.loaded)
 
     def touch(self, model: str) -> None:
         """Let operations on the model go on after this event."""
@@ -110,7 +117,7 @@ class State:
                 yield node, replica
 
     def note_replica(self, replica: Replica) -> None:
-        """Keep `homes` up to date with a replica that has changed its state."""
+        """Keep up to date with a replica that has changed its state."""
         homes = self.homes.setdefault(replica.model, {})
         if replica.state is ReplicaState.ABSENT:
             homes.pop(replica.node_id, None)
@@ -118,6 +125,7 @@ class State:
             homes[replica.node_id] = self.nodes[replica.node_id]
         if not homes:
             del self.homes[replica.model]
+        self.renew_hand_offs([replica.model])
 
     def packed_bytes(self) -> dict[str, int]:
         """Packed bytes of every model whose files have been read."""
@@ -157,6 +165,11 @@ class State:
         while self._timers and self._timers[0][2] not in self.sequences:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
+
+    def _set_hands_off(self, engine: Engine, model: str, hands_off: bool) -> None:
+        if (model in engine.hands_off) != hands_off:
+            engine.hands_off ^= {model}
+            self.mark(engine)
 
     def pop_due(self, now_ns: int) -> Iterator[tuple[int, int]]:
         """Kinds and sequence ids of alarms that have gone off."""

@@ -26,6 +26,11 @@ class Statistics:
     hand_off_time_ns: int = 0
     import_time_ns: int = 0
     imported_bytes: int = 0
+    #: Sequences whose KV came from another node, in whole or in part, and what came.
+    fetched: int = 0
+    fetch_time_ns: int = 0
+    fetched_bytes: int = 0
+    fetch_interruptions: int = 0
     routed_by_node: Counter[str] = field(default_factory=Counter)
     placed_by_node: Counter[str] = field(default_factory=Counter)
     evicted_by_node: Counter[str] = field(default_factory=Counter)

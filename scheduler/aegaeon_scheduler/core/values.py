@@ -195,11 +195,18 @@ class BlockRun:
 
 @dataclass(frozen=True, slots=True)
 class KvPlace:
-    """Where the KV of a sequence's first tokens is in its node's slabs; 0 tokens is nowhere."""
+    """Where the KV of a sequence's first tokens is in a node's slabs; 0 tokens is nowhere."""
 
     num_tokens: int
     block_bytes: int = 0
     runs: tuple[BlockRun, ...] = ()
+    #: A worker of that node; empty for workers of the same node, who need not ask.
+    address: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all blocks."""
+        return sum(run.num_blocks for run in self.runs) * self.block_bytes
 
 
 @dataclass(frozen=True, slots=True)

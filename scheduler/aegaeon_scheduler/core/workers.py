@@ -68,10 +68,10 @@ def lose(state: State, engine: Engine, reason: str, now_ns: int) -> None:
     _publish(state, engine, WorkerChange.LOST, reason)
     for replica in list(node.replicas.values()):
         lifecycle.engine_lost(state, node, replica, now_ns)
-    state.renew_hand_offs(node)
+    state.renew_hand_offs(engine.loaded)
     for sequence in sequences:
         if sequence.source is None:
-            sequence.decode_node = ""
+            sequence.prefilled_on = ""
         requests.route(state, sequence, RequestChange.RECOVERED, now_ns)
         if sequence.engine_id is not None:
             state.statistics.recovered += 1

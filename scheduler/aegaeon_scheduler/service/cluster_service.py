@@ -119,6 +119,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
         """Count from zero again."""
         state = self._driver.cluster.state
         state.statistics = Statistics()
+        state.links.reset()
         for engine in state.engines.values():
             engine.turn_count = engine.switch_count = engine.token_count = 0
         self._driver.statistics_since_unix_ns = time.time_ns()

@@ -12,7 +12,7 @@ def kv_place(message: worker_pb2.KvPlace) -> KvPlace:
         BlockRun(run.slab, run.slab_generation, run.first_block, run.num_blocks)
         for run in message.runs
     )
-    return KvPlace(message.num_tokens, message.block_bytes, runs)
+    return KvPlace(message.num_tokens, message.block_bytes, runs, message.address)
 
 
 def kv_place_message(place: KvPlace) -> worker_pb2.KvPlace:
@@ -26,4 +26,9 @@ def kv_place_message(place: KvPlace) -> worker_pb2.KvPlace:
         )
         for run in place.runs
     ]
-    return worker_pb2.KvPlace(num_tokens=place.num_tokens, block_bytes=place.block_bytes, runs=runs)
+    return worker_pb2.KvPlace(
+        num_tokens=place.num_tokens,
+        block_bytes=place.block_bytes,
+        runs=runs,
+        address=place.address,
+    )

@@ -8,6 +8,7 @@ from aegaeon.rpc.status import to_detail
 from aegaeon.v1 import cluster_pb2, model_pb2
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.notices import (
+    KvMoved,
     Notice,
     ReplicaChanged,
     RequestChanged,
@@ -35,6 +36,7 @@ def runtime_snapshot(driver: Driver) -> cluster_pb2.RuntimeSnapshot:
         active_requests=len(sequences),
         waiting_requests=waiting,
         statistics=_statistics(state.statistics, driver.statistics_since_unix_ns),
+        kv_links=_links(state),
     )
 
 
@@ -83,6 +85,8 @@ def cluster_event(notice: Notice, number: int) -> cluster_pb2.ClusterEvent:
             event.turn.CopyFrom(_turn_changed(notice))
         case RequestChanged():
             event.request.CopyFrom(_request_changed(notice))
+        case KvMoved():
+            event.kv.CopyFrom(_kv_moved(notice))
     return event
 
 
@@ -151,6 +155,40 @@ def _statistics(statistics: Statistics, since_unix_ns: int) -> cluster_pb2.Stati
         hand_off_time_ns=statistics.hand_off_time_ns,
         import_time_ns=statistics.import_time_ns,
         imported_bytes=statistics.imported_bytes,
+        fetched=statistics.fetched,
+        fetch_time_ns=statistics.fetch_time_ns,
+        fetched_bytes=statistics.fetched_bytes,
+        fetch_interruptions=statistics.fetch_interruptions,
+    )
+
+
+def _links(state: State) -> list[cluster_pb2.KvLink]:
+    return [
+        cluster_pb2.KvLink(
+            source_node_id=source,
+            target_node_id=target,
+            transport=cluster_pb2.KvTransport.Name(link.transport),
+            transfers=link.transfers,
+            interruptions=link.interruptions,
+            bytes=link.num_bytes,
+            time_ns=link.time_ns,
+            bytes_per_s=round(link.bytes_per_s),
+        )
+        for source, target, link in state.links.used()
+    ]
+
+
+def _kv_moved(notice: KvMoved) -> cluster_pb2.KvMoved:
+    return cluster_pb2.KvMoved(
+        sequence_id=notice.sequence_id,
+        model=notice.model,
+        source_node_id=notice.source_node_id,
+        engine_id=notice.engine_id,
+        transport=cluster_pb2.KvTransport.Name(notice.transport),
+        tokens=notice.tokens,
+        bytes=notice.num_bytes,
+        time_ns=notice.time_ns,
+        interruptions=notice.interruptions,
     )
 
 

@@ -24,6 +24,14 @@ def topology(request: cluster_pb2.ApplyTopologyRequest) -> TopologyApplied:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise _field("nodes.node_id", ", ".join(sorted(twice)), "named once")
+    prefills = any(node.num_engines or node.num_prefill_engines for node in nodes)
+    decodes = any(node.num_engines or node.num_decode_engines for node in nodes)
+    if not prefills or not decodes:
+        raise _field(
+            "nodes.num_prefill_engines and nodes.num_decode_engines",
+            "0 on every node for one of them",
+            "at least 1 on some node for each, unless a node has num_engines",
+        )
     gap = request.decode_work_stealing_min_batch_gap
     if gap == 1:
         raise _field("decode_work_stealing_min_batch_gap", gap, "0 for none, or at least 2")
@@ -91,13 +99,7 @@ def _expectation(node: cluster_pb2.NodeTopology) -> NodeExpectation:
     prefill, decode = node.num_prefill_engines, node.num_decode_engines
     if node.num_engines and (prefill or decode):
         raise _field("nodes.num_engines", node.num_engines, "0 beside dedicated engines")
-    if bool(prefill) != bool(decode):
-        raise _field(
-            "nodes.num_prefill_engines and nodes.num_decode_engines",
-            f"{prefill} and {decode}",
-            "both at least 1, or both 0",
-        )
-    if not node.num_engines and not prefill:
+    if not (node.num_engines or prefill or decode):
         raise _field("nodes.num_engines", node.num_engines, "at least 1 without dedicated engines")
     if node.tensor_parallel_size > 1:
         raise _field(

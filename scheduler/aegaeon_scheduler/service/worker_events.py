@@ -10,7 +10,12 @@ from aegaeon_scheduler.service.convert import model_facts, model_spec
 from aegaeon_scheduler.service.kv_place import kv_place
 from aegaeon_scheduler.service.log_probabilities import step_log_probabilities
 
-_OF_SEQUENCES = ("sequence_failed", "sequence_handed_off", "sequence_imported")
+_OF_SEQUENCES = (
+    "sequence_failed",
+    "sequence_handed_off",
+    "sequence_fetched",
+    "sequence_imported",
+)
 
 
 def worker_event(epoch: int, message: worker_pb2.ExecuteResponse) -> events.Event | None:
@@ -71,6 +76,16 @@ def _sequence_event(epoch: int, kind: str, message: worker_pb2.ExecuteResponse) 
         handed = message.sequence_handed_off
         return events.SequenceHandedOff(
             epoch, handed.handle, kv_place(handed.kv), handed.copy_time_ns
+        )
+    if kind == "sequence_fetched":
+        fetched = message.sequence_fetched
+        return events.SequenceFetched(
+            epoch,
+            fetched.handle,
+            fetched.fetched_tokens,
+            fetched.bytes,
+            fetched.transfer_time_ns,
+            fetched.interruptions,
         )
     got = message.sequence_imported
     return events.SequenceImported(

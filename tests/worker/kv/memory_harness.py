@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from aegaeon_worker.kv.fetches import Carry
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.memory_manager import MemoryManager
@@ -42,6 +43,7 @@ class Harness:
         slab_nbytes: int = 2 << 20,
         kind: str = "cpu",
         slab_dir: Path | None = None,
+        carry: Carry | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         root = Path(self._folder.name)
@@ -49,7 +51,7 @@ class Harness:
         self.device = self._opened.__enter__()
         self.cache = WeightCache(root, 64 << 20, self.device)
         self.slabs = HostSlabs(slab_dir or root, num_slabs, slab_nbytes, self.device)
-        self.memory = MemoryManager(self.device, self.slabs)
+        self.memory = MemoryManager(self.device, self.slabs, carry)
         self.models: dict[str, ModelMemory] = {}
         for name, shape in shapes.items():
             self.add_model(name, shape, fingerprint=name)

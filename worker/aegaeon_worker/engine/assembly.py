@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
@@ -9,6 +10,7 @@ import torch
 
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.device.choice import DeviceRequest, default_dtype, open_device
+from aegaeon_worker.engine.commands import FetchEnded
 from aegaeon_worker.engine.engine import Engine
 from aegaeon_worker.engine.events import MemoryUsage
 from aegaeon_worker.engine.loading import ModelPreparer
@@ -16,20 +18,27 @@ from aegaeon_worker.engine.model_table import ModelTable
 from aegaeon_worker.engine.packers import Packers
 from aegaeon_worker.engine.thread import EngineThread
 from aegaeon_worker.grammar.constraints import Constraints
+from aegaeon_worker.kv.arrival import Arrival
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.models.loader import TransformersLoader
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.instance_dir import InstanceDir
 
+CarryKv = Callable[[Callable[[FetchEnded], None], Arrival], None]
+"""Begins to bring KV from another node, and tells its end, from any thread."""
+
 
 class WorkerParts:
     """Everything behind the gRPC face of a worker."""
 
-    def __init__(self, config: WorkerConfig) -> None:
-        """Take memory and files; an error gives back what was taken."""
+    def __init__(self, config: WorkerConfig, carry: CarryKv | None = None) -> None:
+        """Take memory and files; an error gives back what was taken.
+
+        ``carry`` brings KV from other nodes; without it, such KV is computed again.
+        """
         with ExitStack() as stack:
-            self._build(config, stack)
+            self._build(config, carry, stack)
             self._stack = stack.pop_all()
 
     def start(self) -> None:
@@ -40,7 +49,7 @@ class WorkerParts:
         """Stop the engine at its next token boundary and give every byte and file back."""
         self._stack.close()
 
-    def _build(self, config: WorkerConfig, stack: ExitStack) -> None:
+    def _build(self, config: WorkerConfig, carry: CarryKv | None, stack: ExitStack) -> None:
         if config.threads:
             torch.set_num_threads(config.threads)
         instance = InstanceDir.open(
@@ -54,15 +63,18 @@ class WorkerParts:
         self.device = open_device(_device_request(config), stack)
         slabs = HostSlabs(instance.kv_dir, config.cpu_num_slabs, config.cpu_slab_bytes, self.device)
         stack.callback(slabs.close)
+        self.slab_reader = slabs.reader()
+        stack.callback(self.slab_reader.close)
         cache = WeightCache(instance.weights_dir, config.model_cache_bytes, self.device)
         stack.callback(cache.close)
-        memory = MemoryManager(self.device, slabs)
+        self.thread = EngineThread()
+        bring = partial(carry, self.thread.submit) if carry else None
+        memory = MemoryManager(self.device, slabs, bring)
         stack.callback(memory.close)
         self.preparer = ModelPreparer(
             TransformersLoader(self.device.torch_device), cache, default_dtype(self.device)
         )
         packers = Packers()
-        self.thread = EngineThread()
         models = ModelTable(self.preparer, self.device, memory, packers, self.thread.submit)
         constraints = Constraints()
         self.engine = Engine(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aegaeon_worker.engine.model_spec import ModelSpec
+from aegaeon_worker.kv.arrival import Arrival
 from aegaeon_worker.kv.place import KvPlace
 from aegaeon_worker.sampling.parameters import SamplingParameters
 
@@ -33,8 +34,8 @@ class StopConditions:
 class SequenceSpec:
     """A sequence to run: ``tokens`` are the prompt and what was generated elsewhere.
 
-    ``kv`` is where another worker of the node left the KV of the first of them. Without
-    ``sampling`` the best token is taken.
+    ``kv`` is where another worker left the KV of the first of them. Without ``sampling`` the best
+    token is taken.
     """
 
     handle: int
@@ -132,6 +133,18 @@ class Attach:
     publish: Callable[[Event], None] | None
 
 
+@dataclass(frozen=True)
+class FetchEnded:
+    """KV from another node has come, or comes no further; told by who carried it.
+
+    ``transfer_ns`` since it was begun, with so many ``interruptions``.
+    """
+
+    arrival: Arrival
+    transfer_ns: int
+    interruptions: int
+
+
 Command = (
     LoadModel
     | UnloadModel
@@ -142,5 +155,6 @@ Command = (
     | JoinTurn
     | LeaveTurn
     | LimitTurn
+    | FetchEnded
     | Attach
 )

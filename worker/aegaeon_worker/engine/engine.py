@@ -90,6 +90,9 @@ class Engine:
             case cmd.LimitTurn(turn_id, quota_ns):
                 if turn := self._turns.find(turn_id):
                     turn.quota_ns = quota_ns
+            case cmd.FetchEnded(arrival, transfer_ns, interruptions):
+                self._memory.fetches.ended(arrival, transfer_ns, interruptions)
+                self._tell_arrived()
             case cmd.LoadModel(spec):
                 self._models.load(spec, self._tell)
             case cmd.UnloadModel(model):
@@ -145,7 +148,7 @@ class Engine:
                 kv_bytes=moved.kv_bytes,
             )
         )
-        self._tell_imported()
+        self._tell_arrived()
         if model is None:
             error = PreconditionError(f"model {turn.model} is not loaded on this worker")
             members = self._members(turn)
@@ -173,7 +176,7 @@ class Engine:
             turn.first_step_ns = time.perf_counter_ns()
         result = self._runner.step(members)
         turn.steps += 1
-        self._tell_imported()
+        self._tell_arrived()
         if result.batch.handles or result.batch.prefill_tokens:
             self._publish(result.batch)
         for handle in ended(result.batch):
@@ -226,7 +229,7 @@ class Engine:
                 continue
             self._sequences[spec.handle] = sequence
             self._memory.add_sequence(spec.handle, spec.model, spec.kv)
-        self._tell_imported()
+        self._tell_arrived()
 
     def _hand_off(self, handles: list[int]) -> None:
         """Let sequences go on elsewhere; no turn of this engine has a use for them any more."""
@@ -238,9 +241,11 @@ class Engine:
         for event in self._memory.hand_offs.finish(wait=wait):
             self._publish(event)
 
-    def _tell_imported(self) -> None:
-        for event in self._memory.take_imports():
-            self._publish(event)
+    def _tell_arrived(self) -> None:
+        for fetched in self._memory.fetches.take_outcomes():
+            self._publish(fetched)
+        for imported in self._memory.take_imports():
+            self._publish(imported)
 
     def _free(self, handles: list[int], *, cancel: bool) -> None:
         """Free what was handed off, of which nothing is left to tell, and perhaps end the rest."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from aegaeon.errors import AegaeonError
 from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
+from aegaeon_worker.kv.fetches import Fetched
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.sampling.log_probabilities import TokenLogProbabilities
@@ -166,6 +167,7 @@ Event = (
     | TurnEnded
     | SequenceFailed
     | HandedOff
+    | Fetched
     | Imported
     | MemoryUsage
 )

@@ -18,6 +18,7 @@ from aegaeon_worker.device.host_memory import tensor_at
 from aegaeon_worker.device.interface import HostPinning
 from aegaeon_worker.kv.errors import KvMemoryError, OutOfHostBlocks
 from aegaeon_worker.kv.place import BlockRun, HostBlock, KvPlace, runs_of
+from aegaeon_worker.kv.slab_reader import SlabReader
 from aegaeon_worker.kv.stamps import BlockStamps
 from aegaeon_worker.weights.errors import SharedMemoryFull
 from aegaeon_worker.weights.space import allocate, allocated_nbytes, require_room
@@ -171,6 +172,10 @@ class HostSlabs:
             and self._stamps.match(run, content)
             for run in place.runs
         )
+
+    def reader(self) -> SlabReader:
+        """Reads what is published here, by any worker, on another thread than this one's."""
+        return SlabReader(self._directory, self._address, self.num_slabs, self.slab_nbytes)
 
     def audit(self) -> dict[int, int]:
         """Blocks in use by block size; ``AssertionError`` if a slab's books are wrong."""

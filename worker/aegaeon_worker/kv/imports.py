@@ -1,4 +1,4 @@
-"""KV that other workers of the node left for sequences of one model."""
+"""KV that other workers left for sequences of one model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aegaeon_worker.kv.arrival import Arrival, Span
 from aegaeon_worker.kv.host_slabs import HostSlabs
-from aegaeon_worker.kv.place import KvPlace
-from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.kv.place import HostBlock, KvPlace, runs_of
+from aegaeon_worker.kv.sequence import SequenceKv
+from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class _Copying:
 class Imports:
     """Checks foreign KV before and after it is copied, and remembers what came of it.
 
-    A copy is not to be used before ``confirm`` has looked at its source a second time.
+    That of this node is copied to the device straight from its owner's slabs. The copy is not to be
+    used before ``confirm`` has looked at its source a second time. That of other nodes comes to own
+    slabs first, see ``Fetches``.
     """
 
     def __init__(self, slabs: HostSlabs, shape: KvShape, content: int) -> None:
@@ -42,15 +46,53 @@ class Imports:
         self._copying: list[_Copying] = []
         self._outcomes: list[Imported] = []
 
-    def admit(self, sequence: int, place: KvPlace) -> bool:
-        """Whether the place has the form of this model's KV; if not, the import has ended."""
+    def admit(self, sequence: int, kv: SequenceKv, place: KvPlace) -> None:
+        """Take the place for a sequence's KV if it has the form of this model's; if not, the
+        import has ended.
+        """
         num_blocks = sum(run.num_blocks for run in place.runs)
         fits = place.block_nbytes == self._shape.block_nbytes and num_blocks == KvShape.blocks_for(
             place.num_tokens
         )
         if not fits:
             self._outcomes.append(Imported(sequence))
-        return fits
+        elif place.address:
+            kv.arrival = Arrival(sequence, place, self._content)
+        else:
+            kv.foreign = place
+            kv.num_tokens = kv.saved_tokens = place.num_tokens
+
+    def open(self, kv: SequenceKv, arrival: Arrival) -> None:
+        """Give an arrival blocks to come to; ``OutOfHostBlocks`` and no change if all are used."""
+        nbytes = arrival.place.block_nbytes
+        kv.host_blocks = self._slabs.take(nbytes, arrival.nbytes // nbytes)
+        spans = []
+        for run in runs_of(kv.host_blocks, 0):
+            first = HostBlock(run.slab, run.first_block)
+            view = self._slabs.view(first, run.num_blocks, nbytes)
+            spans.append(Span(view.data_ptr(), run.num_blocks * nbytes))
+        arrival.open(spans)
+
+    def keep(self, kv: SequenceKv, arrival: Arrival) -> int:
+        """Make what has come of an arrival a sequence's host copy, as far as blocks are complete.
+
+        Returns their tokens: none if its blocks have been freed meanwhile.
+        """
+        if arrival.closed:
+            return 0
+        arrival.close()
+        place = arrival.place
+        complete = arrival.received // place.block_nbytes
+        self._slabs.give_back(kv.host_blocks[complete:])
+        del kv.host_blocks[complete:]
+        kv.num_tokens = kv.saved_tokens = min(complete * BLOCK_TOKENS, place.num_tokens)
+        return kv.num_tokens
+
+    def settle(self, sequence: int, kv: SequenceKv) -> None:
+        """A turn runs a sequence whose KV was to come from another node: this is what it has."""
+        nbytes = len(kv.host_blocks) * self._shape.block_nbytes
+        self._outcomes.append(Imported(sequence, kv.num_tokens, nbytes))
+        kv.arrival = None
 
     def copy(self, sequence: int, place: KvPlace, queue: Callable[[], None]) -> bool:
         """Call ``queue`` if the KV is still there; if not, the import has ended."""

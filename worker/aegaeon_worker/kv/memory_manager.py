@@ -10,6 +10,7 @@ from typing import NamedTuple
 from aegaeon_worker.device.errors import OutOfChunks
 from aegaeon_worker.device.interface import Device
 from aegaeon_worker.kv.eviction import Evict, EvictionOrder
+from aegaeon_worker.kv.fetches import Carry, Fetches
 from aegaeon_worker.kv.hand_offs import HandOffs
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.imports import Imported
@@ -38,11 +39,11 @@ class MemoryManager:
     slabs are full, redundant host copies go first, then the youngest sequences lose their KV:
     ``take_lost`` names them, their ``stored_tokens`` is 0, and they are to be prefilled again.
 
-    KV goes on to other workers of the node by ``hand_off``, and comes from them with
-    ``add_sequence``.
+    KV goes on to other workers by ``hand_off``, and comes from them with ``add_sequence``.
     """
 
-    def __init__(self, device: Device, slabs: HostSlabs) -> None:
+    def __init__(self, device: Device, slabs: HostSlabs, carry: Carry | None = None) -> None:
+        """``carry`` brings KV from other nodes."""
         self._device = device
         self._slabs = slabs
         self._models: dict[str, ModelMemory] = {}
@@ -51,6 +52,8 @@ class MemoryManager:
         self._turn: set[int] = set()
         self.hand_offs = HandOffs(device, self._table, self.free)
         """What ``hand_off`` began, and what is held for other workers."""
+        self.fetches = Fetches(self._table, carry)
+        """KV on its way from other nodes."""
         self._stamp = 0
         self._meter = TransferMeter()
 
@@ -95,12 +98,14 @@ class MemoryManager:
     def add_sequence(self, sequence: int, model: str, source: KvPlace | None = None) -> None:
         """Start a sequence; arrival order decides who is youngest.
 
-        It has no KV, or that which another worker left at ``source``: that counts as stored, and
-        is copied in by the first ``activate`` or ``grow``. ``take_imports`` tells how it went.
+        It has no KV, or that which another worker left at ``source``: on this node that counts as
+        stored, and is copied in by the first ``activate`` or ``grow``; ``take_imports`` tells how
+        it went. From another node it comes to the slabs first, of which ``fetches`` tells.
         """
         memory = self._models[model]
         memory.kv.add(sequence, source)
         self._table.add(sequence, memory)
+        self.fetches.begin(self._table[sequence])
 
     def free(self, sequence: int) -> None:
         """End a sequence and free its KV."""

@@ -35,11 +35,20 @@ class BlockRun:
 
 @dataclass(frozen=True)
 class KvPlace:
-    """Published KV of one sequence's first ``num_tokens`` tokens; 0 tokens have no place."""
+    """Published KV of one sequence's first ``num_tokens`` tokens; 0 tokens have no place.
+
+    It is in the slabs of this node, or of the node with a worker at ``address``.
+    """
 
     num_tokens: int
     block_nbytes: int
     runs: tuple[BlockRun, ...]
+    address: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks."""
+        return sum(run.num_blocks for run in self.runs) * self.block_nbytes
 
     @property
     def blocks(self) -> list[HostBlock]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from aegaeon_worker.kv.arrival import Arrival
 from aegaeon_worker.kv.place import HostBlock, KvPlace
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 
@@ -25,7 +26,9 @@ class SequenceKv:
     """Block ids on the device, for all stored tokens and perhaps more; empty when swapped out."""
     host_blocks: list[HostBlock] = field(default_factory=list)
     foreign: KvPlace | None = None
-    """Where another worker left the KV, until it is on this device."""
+    """Where another worker of the node left the KV, until it is on this device."""
+    arrival: Arrival | None = None
+    """KV of another node: on its way to ``host_blocks``, or there, until a turn first runs it."""
     published: bool = False
     """Other workers may read the host copy, and no copy to or from it is under way here."""
 
@@ -38,6 +41,12 @@ class SequenceKv:
     def clean(self) -> bool:
         """Whether the host copy is complete, so that the device copy may go without a copy."""
         return self.saved_tokens == self.num_tokens
+
+    def missing_blocks(self, num_tokens: int) -> int:
+        """Device blocks to take for ``num_tokens`` tokens, stored ones included."""
+        return max(
+            0, KvShape.blocks_for(max(num_tokens, self.num_tokens)) - len(self.device_blocks)
+        )
 
     def dirty_blocks(self) -> range:
         """Indices of the blocks whose content the host copy lacks, the partly filled included."""

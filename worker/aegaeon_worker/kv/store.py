@@ -75,19 +75,18 @@ class KvStore:
     def add(self, sequence: int, source: KvPlace | None = None) -> None:
         """Start a sequence without KV; ``ValueError`` if it exists.
 
-        ``source`` is where another worker left its KV: it counts as stored, and is copied in when
-        it is first needed on the device. ``imports`` tells what became of it.
+        ``source`` is where another worker left its KV: on this node it counts as stored, and is
+        copied in when it is first needed on the device. ``imports`` tells what became of it.
         """
         if sequence in self._sequences:
             raise ValueError(f"sequence {sequence} exists already")
         kv = self._sequences[sequence] = SequenceKv()
-        if source is not None and self.imports.admit(sequence, source):
-            kv.foreign = source
-            kv.num_tokens = kv.saved_tokens = source.num_tokens
+        if source is not None:
+            self.imports.admit(sequence, kv, source)
 
     def missing_chunks(self, wants: Iterable[tuple[int, int]]) -> int:
         """Chunks to map for ``ensure_capacity`` of all these pairs of sequence and tokens."""
-        needed = sum(self._missing_blocks(self._sequences[s], tokens) for s, tokens in wants)
+        needed = sum(self._sequences[s].missing_blocks(tokens) for s, tokens in wants)
         if needed > self._ledger.num_free:
             return self._ledger.positions_for(needed)
         taken = self._ledger.take(needed)
@@ -103,9 +102,13 @@ class KvStore:
         """
         kv = self._sequences[sequence]
         was_resident = kv.resident
-        needed = self._missing_blocks(kv, num_tokens)
+        needed = kv.missing_blocks(num_tokens)
         if needed > 0:
             kv.device_blocks.extend(self._take(needed))
+        if kv.arrival is not None:
+            if not kv.arrival.closed:  # too late: compute does not wait for the wire
+                self._release_host(kv)
+            self.imports.settle(sequence, kv)
         if not was_resident:
             if kv.foreign is None:
                 self._copy_in(kv, kv.host_blocks)
@@ -225,10 +228,6 @@ class KvStore:
         self.settle()
         self._range.release()
 
-    @staticmethod
-    def _missing_blocks(kv: SequenceKv, num_tokens: int) -> int:
-        return max(0, KvShape.blocks_for(max(num_tokens, kv.num_tokens)) - len(kv.device_blocks))
-
     def _take(self, count: int) -> list[int]:
         pool = self._device.pool
         if count > self._ledger.num_free:
@@ -285,6 +284,8 @@ class KvStore:
         kv.device_blocks = []
 
     def _release_host(self, kv: SequenceKv) -> None:
+        if kv.arrival is not None:
+            kv.arrival.close()
         if kv.host_blocks:
             if self._copying and not kv.published:
                 self._synchronize()

@@ -109,6 +109,21 @@ class SequenceTable:
             else:
                 return
 
+    def take_room(self, entry: SequenceEntry, take: Callable[[], None]) -> bool:
+        """Call ``take``, which needs host blocks; whether it got them.
+
+        Copies of what devices hold may go for that, but nobody loses the only one.
+        """
+        sacrifices = self._sacrifices(entry, self._entries.keys())
+        while True:
+            try:
+                take()
+            except OutOfHostBlocks:
+                if not next(sacrifices, False):
+                    return False
+            else:
+                return True
+
     def take_lost(self) -> list[int]:
         """Sequences that lost their KV since the last call."""
         lost, self._lost = self._lost, []

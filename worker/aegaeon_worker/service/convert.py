@@ -12,6 +12,7 @@ from aegaeon.rpc.status import to_detail
 from aegaeon.v1 import cluster_pb2, inference_pb2, model_pb2, worker_pb2
 from aegaeon_worker.engine import commands, events
 from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
+from aegaeon_worker.kv.fetches import Fetched
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.place import BlockRun, KvPlace
@@ -115,15 +116,17 @@ def _sampling_from_pb(sampling: inference_pb2.SamplingParameters) -> SamplingPar
     )
 
 
-def _place_from_pb(place: worker_pb2.KvPlace) -> KvPlace:
+def place_from_pb(place: worker_pb2.KvPlace) -> KvPlace:
+    """Where KV is."""
     runs = (
         BlockRun(run.slab, run.slab_generation, run.first_block, run.num_blocks)
         for run in place.runs
     )
-    return KvPlace(place.num_tokens, place.block_bytes, tuple(runs))
+    return KvPlace(place.num_tokens, place.block_bytes, tuple(runs), place.address)
 
 
-def _place_to_pb(place: KvPlace) -> worker_pb2.KvPlace:
+def place_to_pb(place: KvPlace) -> worker_pb2.KvPlace:
+    """Back again."""
     runs = (
         worker_pb2.BlockRun(
             slab=run.slab,
@@ -134,7 +137,10 @@ def _place_to_pb(place: KvPlace) -> worker_pb2.KvPlace:
         for run in place.runs
     )
     return worker_pb2.KvPlace(
-        num_tokens=place.num_tokens, block_bytes=place.block_nbytes, runs=runs
+        num_tokens=place.num_tokens,
+        block_bytes=place.block_nbytes,
+        runs=runs,
+        address=place.address,
     )
 
 
@@ -145,7 +151,7 @@ def _sequence_from_pb(spec: worker_pb2.SequenceSpec) -> commands.SequenceSpec:
         prompt=list(spec.prompt_token_ids),
         generated=list(spec.generated_token_ids),
         stop=_stop_from_pb(spec.stop),
-        kv=_place_from_pb(spec.kv) if spec.kv.num_tokens else None,
+        kv=place_from_pb(spec.kv) if spec.kv.num_tokens else None,
         sampling=_sampling_from_pb(spec.sampling) if spec.HasField("sampling") else None,
     )
 
@@ -211,7 +217,7 @@ def _log_probabilities_to_pb(step: events.StepBatch) -> inference_pb2.LogProbabi
 
 def _handed_off_to_pb(event: HandedOff) -> worker_pb2.SequenceHandedOff:
     return worker_pb2.SequenceHandedOff(
-        handle=event.sequence, kv=_place_to_pb(event.place), copy_time_ns=event.copy_ns
+        handle=event.sequence, kv=place_to_pb(event.place), copy_time_ns=event.copy_ns
     )
 
 
@@ -221,6 +227,16 @@ def _imported_to_pb(event: Imported) -> worker_pb2.SequenceImported:
         imported_tokens=event.num_tokens,
         bytes=event.nbytes,
         copy_time_ns=event.copy_ns,
+    )
+
+
+def _fetched_to_pb(event: Fetched) -> worker_pb2.SequenceFetched:
+    return worker_pb2.SequenceFetched(
+        handle=event.sequence,
+        fetched_tokens=event.num_tokens,
+        bytes=event.nbytes,
+        transfer_time_ns=event.transfer_ns,
+        interruptions=event.interruptions,
     )
 
 
@@ -249,6 +265,8 @@ def event_to_pb(  # noqa: C901 (one row per event)
             return response(sequence_failed=failed)
         case HandedOff():
             return response(sequence_handed_off=_handed_off_to_pb(event))
+        case Fetched():
+            return response(sequence_fetched=_fetched_to_pb(event))
         case Imported():
             return response(sequence_imported=_imported_to_pb(event))
         case events.MemoryUsage():

@@ -16,19 +16,21 @@ from aegaeon.rpc.channel import CONTRACT_VERSION, server_options
 from aegaeon.rpc.daemon import StopSignal, announce_ready
 from aegaeon.rpc.health import Health
 from aegaeon.rpc.notify import keep_watchdog, notify
-from aegaeon.v1 import cluster_pb2, worker_pb2_grpc
+from aegaeon.v1 import cluster_pb2, kv_pb2_grpc, worker_pb2_grpc
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.device.calibration import DeviceSpeed, measure_speed
 from aegaeon_worker.device.choice import default_dtype
 from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.passing_thread import on_passing_thread
 from aegaeon_worker.service import convert
+from aegaeon_worker.service.kv_service import KvServicer
+from aegaeon_worker.service.kv_wire import KvWire
 from aegaeon_worker.service.registration import Registration
 from aegaeon_worker.service.servicer import WorkerServicer
 
 logger = logging.getLogger(__name__)
 
-_SERVICE = "aegaeon.v1.WorkerService"
+_SERVICES = ("aegaeon.v1.WorkerService", "aegaeon.v1.KvService")
 #: Calls under way get this long to end once the process was asked to stop, in seconds.
 _STOP_GRACE_S = 2.0
 
@@ -40,7 +42,8 @@ async def serve(config: WorkerConfig) -> None:
     """
     stop = StopSignal()
     # Building takes memory and reads files: on a thread, so that the loop answers signals.
-    parts = await on_passing_thread(WorkerParts, config)
+    wire = KvWire()
+    parts = await on_passing_thread(WorkerParts, config, wire.carry)
     try:
         # Before the engine runs, which it would disturb and be disturbed by.
         device = parts.device
@@ -48,6 +51,7 @@ async def serve(config: WorkerConfig) -> None:
         await _serve_parts(config, parts, speed, stop)
     finally:
         notify("STOPPING=1")
+        await wire.close()
         await on_passing_thread(parts.close)
 
 
@@ -57,7 +61,8 @@ async def _serve_parts(
     server = grpc.aio.server(options=server_options())
     servicer = WorkerServicer(parts.engine, parts.thread, parts.preparer)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
-    health = Health(server, [_SERVICE])
+    kv_pb2_grpc.add_KvServiceServicer_to_server(KvServicer(parts.slab_reader), server)
+    health = Health(server, _SERVICES)
     address = bind(server, config.listen, insecure_bind=config.insecure_bind)
     await server.start()
     await health.set_serving(True)

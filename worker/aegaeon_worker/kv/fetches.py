@@ -1,0 +1,94 @@
+"""Sequences whose KV is on its way from other nodes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aegaeon_worker.kv.arrival import Arrival
+from aegaeon_worker.kv.tracked import SequenceEntry, SequenceTable
+
+#: Transfers at once: one fills the wire, a second one hides the pauses between two.
+_MOST_AT_ONCE = 2
+
+Carry = Callable[[Arrival], None]
+"""Begins to bring KV to its blocks, on another thread; ``Fetches.ended`` is to follow."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """KV is in this worker's slabs: of the first ``num_tokens`` tokens, perhaps of none.
+
+    ``nbytes`` have come in ``transfer_ns``, with so many interruptions.
+    """
+
+    sequence: int
+    num_tokens: int = 0
+    nbytes: int = 0
+    transfer_ns: int = 0
+    interruptions: int = 0
+
+
+class Fetches:
+    """Has KV brought from other nodes to own slabs, a few sequences at a time.
+
+    Blocks belong to their sequence from the moment that its transfer begins, like the host copy of
+    any other. Whole blocks that have come are good even if the others have not.
+    """
+
+    def __init__(self, table: SequenceTable, carry: Carry | None) -> None:
+        """Without ``carry``, nothing comes and all of it is computed."""
+        self._table = table
+        self._carry = carry
+        self._waiting: deque[tuple[SequenceEntry, Arrival]] = deque()
+        self._running: set[Arrival] = set()
+        self._outcomes: list[Fetched] = []
+
+    def begin(self, entry: SequenceEntry) -> None:
+        """Have a new sequence's KV fetched, if it is on another node."""
+        if entry.kv.arrival is not None:
+            self._waiting.append((entry, entry.kv.arrival))
+            self._start()
+
+    def ended(self, arrival: Arrival, transfer_ns: int, interruptions: int) -> None:
+        """A transfer is over, however it went, and writes no more."""
+        self._running.discard(arrival)
+        entry = self._table.get(arrival.sequence)
+        if entry is not None:
+            self._conclude(entry, arrival, transfer_ns, interruptions)
+        self._start()
+
+    def take_outcomes(self) -> list[Fetched]:
+        """Fetches that have ended since the last call, but not those of sequences that have."""
+        outcomes, self._outcomes = self._outcomes, []
+        return [outcome for outcome in outcomes if outcome.sequence in self._table]
+
+    def _start(self) -> None:
+        while self._waiting and len(self._running) < _MOST_AT_ONCE:
+            entry, arrival = self._waiting.popleft()
+            if self._table.get(entry.sequence) is not entry:
+                continue
+            if self._carry is None or not self._make_room(entry, arrival):
+                arrival.close()
+                self._conclude(entry, arrival, 0, 0)
+                continue
+            self._running.add(arrival)
+            self._carry(arrival)
+
+    def _make_room(self, entry: SequenceEntry, arrival: Arrival) -> bool:
+        """Give the arrival its blocks, unless a turn did not wait for it."""
+        if arrival.closed:
+            return False
+        imports = entry.model.kv.imports
+        return self._table.take_room(entry, lambda: imports.open(entry.kv, arrival))
+
+    def _conclude(
+        self, entry: SequenceEntry, arrival: Arrival, transfer_ns: int, interruptions: int
+    ) -> None:
+        tokens = 0
+        if entry.kv.arrival is arrival:
+            tokens = entry.model.kv.imports.keep(entry.kv, arrival)
+        self._outcomes.append(
+            Fetched(entry.sequence, tokens, arrival.received, transfer_ns, interruptions)
+        )
