@@ -167,7 +167,7 @@ def summarise(records: Sequence[ReplayRecord], requests: Sequence[Request]) -> R
     tokens = sum(record.output_tokens for record in records)
     # A failed request missed the deadlines of all tokens that it asked for.
     due = [
-        record.output_tokens or request.decode_tokens
+        record.output_tokens or request.decode_tokens or 1
         for record, request in zip(records, requests, strict=True)
     ]
     met = sum(record.attainment * count for record, count in zip(records, due, strict=True))

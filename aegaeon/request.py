@@ -24,8 +24,9 @@ class Request:
     #: The caller's label in logs and snapshots; need not be unique.
     request_id: int | str
     prompt_token_ids: Sequence[int]
-    #: New tokens at most; the context limit applies besides.
-    decode_tokens: int
+    #: New tokens at most; the context limit applies besides. None goes on as far as the context, or
+    #: the memory of the largest device, has room.
+    decode_tokens: int | None
     #: Ids that end the output; empty means those that the model's own files name.
     eos_token_ids: Sequence[int] = ()
     #: Further ids that end the output, also under ``ignore_eos``.

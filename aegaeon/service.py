@@ -118,8 +118,8 @@ class LLMService:
     def stream(self, request: Request) -> Generator[StepOutput, None, None]:
         """The steps of one request as they are made; closing the generator early cancels it.
 
-        Raises the error that ends the request. A reader may fall behind by all of
-        ``decode_tokens``, which is what the steps held for it are bounded by.
+        Raises the error that ends the request. A reader may fall behind by all tokens that the
+        request permits, which is what the steps held for it are bounded by.
         """
         _refuse_running_loop("stream", "async for step in stream_async(...)")
         loop = self._backend.loop

@@ -99,9 +99,10 @@ def _priority(value: int) -> int:
 
 
 def _stop_conditions(request: Request, max_model_len: int) -> inference_pb2.StopConditions:
-    new_tokens = integer("decode_tokens", request.decode_tokens, 1)
+    limit = request.decode_tokens
+    new_tokens = 0 if limit is None else integer("decode_tokens", limit, 1)
     min_tokens = integer("min_tokens", request.min_tokens, 0)
-    if min_tokens > new_tokens:
+    if new_tokens and min_tokens > new_tokens:
         raise invalid("min_tokens", min_tokens, f"at most decode_tokens ({new_tokens})")
     return inference_pb2.StopConditions(
         max_new_tokens=new_tokens,

@@ -50,7 +50,7 @@ class Output:
 class Form:
     """What a request wants of its answers' text, besides what its body says."""
 
-    #: Tokens to make at most; None goes on to the end of the context.
+    #: Tokens to make at most; None goes on as far as there is room.
     max_tokens: int | None = None
     constraint: Constraint | None = None
     #: Special tokens that are text all the same.
@@ -158,7 +158,6 @@ def _request(
     label: str,
     number: int,
 ) -> Request:
-    max_tokens = form.max_tokens
     room = model.max_model_len - len(prompt)
     if not prompt:
         raise InvalidRequestError(
@@ -171,16 +170,15 @@ def _request(
             reason=ErrorReason.PROMPT_TOO_LONG,
             metadata={"prompt_tokens": len(prompt), "max_model_len": model.max_model_len},
         )
-    limit = room if max_tokens is None else min(max_tokens, room)
     return Request(
         model=model.name,
         arrival_time=time.time(),
         request_id=_label(label, body.user),
         prompt_token_ids=prompt,
-        decode_tokens=limit,
+        decode_tokens=form.max_tokens and min(form.max_tokens, room),
         eos_token_ids=() if body.ignore_eos else model.eos_token_ids,
         stop_token_ids=body.stop_token_ids or (),
-        min_tokens=min(body.min_tokens, limit) if max_tokens is None else body.min_tokens,
+        min_tokens=body.min_tokens,
         ignore_eos=body.ignore_eos,
         priority=body.priority,
         sampling=sampling_of(body, number, form.constraint),

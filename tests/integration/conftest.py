@@ -91,12 +91,13 @@ def demo_model() -> Path:
 
 @pytest.fixture(scope="session")
 def text_specs(tmp_path_factory: pytest.TempPathFactory) -> list[ModelSpec]:
-    """Tiny models with tokenizers: one with a long context, one with a short one, and one that
-    calls tools."""
+    """Tiny models with tokenizers: with a long context, with a short one, with one beyond what the
+    device holds, and one that calls tools."""
     folder = tmp_path_factory.mktemp("text")
     return [
         text_model("long", folder),
         text_model("short", folder, context=SHORT_CONTEXT),
+        text_model("vast", folder, context=2 << 20),
         text_model("tools", folder, context=4096, template=TOOL_TEMPLATE),
     ]
 

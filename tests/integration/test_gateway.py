@@ -182,6 +182,21 @@ def test_max_tokens_is_bounded_by_the_context(client: openai.OpenAI) -> None:
     assert answer.choices[0].finish_reason == "length"
 
 
+def test_a_chat_without_a_limit_may_fill_the_context(client: openai.OpenAI) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    answer = client.chat.completions.create(model="short", messages=messages, extra_body=LONG)
+    assert answer.usage.total_tokens == SHORT_CONTEXT
+    assert answer.choices[0].finish_reason == "length"
+    # More than the device could hold, which is told where it is asked for.
+    with client.chat.completions.create(
+        model="vast", messages=messages, stream=True, extra_body=LONG
+    ) as stream:
+        assert next(iter(stream)).choices
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="vast", messages=messages, max_tokens=1_000_000)
+    assert caught.value.code == "insufficient_memory"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("fields", "status", "code"),

@@ -129,6 +129,32 @@ async def test_a_message_over_the_limit_is_a_clear_error(scheduler: Harness) -> 
 
 
 @pytest.mark.parametrize(
+    ("context", "chunks", "permitted"),
+    [
+        (40, 4, 37),
+        (4_096, 4, 4_093),
+        # A chunk for the weights, and three of 1,024 blocks of 16 tokens.
+        (1_000_000, 4, 3 * 16_384 - 3),
+    ],
+)
+async def test_without_a_limit_there_are_as_many_tokens_as_there_is_room_for(
+    start: Start, context: int, chunks: int, permitted: int
+) -> None:
+    harness = await start()
+    worker = await harness.worker(StubSettings(pool_bytes=chunks << 20, packed_bytes=1 << 20))
+    spec = model_pb2.ModelSpec(name="wide", path="/models/wide", max_model_len=context)
+    async for _ in harness.models.DeployModel(model_pb2.DeployModelRequest(spec=spec)):
+        pass
+    call = harness.inference.Generate(generate_request(count=0, model="wide", min_new_tokens=10**6))
+    await anext(aiter(call))
+    assert worker.last_spec is not None
+    assert worker.last_spec.stop.max_new_tokens == permitted
+    assert worker.last_spec.stop.min_new_tokens == min(permitted, 10**6)
+    call.cancel()
+    await until(lambda: not worker.sequences)
+
+
+@pytest.mark.parametrize(
     ("request_", "reason"),
     [
         (generate_request(()), ErrorReason.EMPTY_PROMPT),
@@ -136,7 +162,6 @@ async def test_a_message_over_the_limit_is_a_clear_error(scheduler: Harness) -> 
         (generate_request((32_000,)), ErrorReason.TOKEN_OUT_OF_VOCABULARY),
         (generate_request(eos_token_ids=[32_000]), ErrorReason.TOKEN_OUT_OF_VOCABULARY),
         (generate_request(stop_token_ids=[2**32 - 1]), ErrorReason.TOKEN_OUT_OF_VOCABULARY),
-        (generate_request(count=0), ErrorReason.INVALID_FIELD),
         (generate_request(min_new_tokens=9), ErrorReason.INVALID_FIELD),
         (generate_request(max_model_len=4_097), ErrorReason.INVALID_FIELD),
         (generate_request(model="nobody"), ErrorReason.MODEL_NOT_FOUND),

@@ -54,7 +54,7 @@ def admit(state: State, request: GenerationRequest) -> Admission:
     check_objective("ttft_slo_ns", request.ttft_slo_ns)
     check_objective("tpot_slo_ns", request.tpot_slo_ns)
     model, facts, largest = _ready_model(state, request.model)
-    stop = _resolve(request.stop, facts)
+    stop = _resolve(request.stop, facts, largest, len(request.prompt))
     _check_prompt(request, stop, facts)
     if request.sampling is not None:
         check_sampling(request.sampling, facts.vocab_size)
@@ -125,10 +125,14 @@ def _ready_model(state: State, name: str) -> tuple[Model, ModelFacts, DeviceFact
     )
 
 
-def _resolve(stop: RequestedStop, facts: ModelFacts) -> StopConditions:
-    if stop.max_new_tokens < 1:
-        raise invalid_field("stop.max_new_tokens", stop.max_new_tokens, "at least 1")
-    if not 0 <= stop.min_new_tokens <= stop.max_new_tokens:
+def _resolve(
+    stop: RequestedStop, facts: ModelFacts, device: DeviceFacts, prompt_tokens: int
+) -> StopConditions:
+    max_model_len = stop.max_model_len or facts.max_model_len
+    # What has no room at all is refused by the checks that follow.
+    room = max(1, min(max_model_len, _fitting_tokens(facts, device)) - prompt_tokens)
+    max_new_tokens = stop.max_new_tokens or room
+    if stop.max_new_tokens and stop.min_new_tokens > stop.max_new_tokens:
         raise invalid_field(
             "stop.min_new_tokens",
             stop.min_new_tokens,
@@ -144,13 +148,20 @@ def _resolve(stop: RequestedStop, facts: ModelFacts) -> StopConditions:
         check_vocabulary(ids, facts.vocab_size, where)
     eos = stop.eos_token_ids or facts.eos_token_ids
     return StopConditions(
-        max_new_tokens=stop.max_new_tokens,
-        min_new_tokens=stop.min_new_tokens,
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min(stop.min_new_tokens, max_new_tokens),
         eos_token_ids=() if stop.ignore_eos else eos,
         stop_token_ids=stop.stop_token_ids,
         ignore_eos=stop.ignore_eos,
-        max_model_len=stop.max_model_len or facts.max_model_len,
+        max_model_len=max_model_len,
     )
+
+
+def _fitting_tokens(facts: ModelFacts, device: DeviceFacts) -> int:
+    """Tokens of one sequence that a device pool can hold beside the weights."""
+    chunk = max(device.chunk_bytes, 1)
+    left = (device.pool_bytes - _chunks(facts.packed_bytes, chunk)) // chunk * chunk
+    return max(left, 0) // max(facts.kv_block_bytes, 1) * max(facts.kv_block_tokens, 1)
 
 
 def _check_prompt(request: GenerationRequest, stop: StopConditions, facts: ModelFacts) -> None:

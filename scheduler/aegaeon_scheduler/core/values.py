@@ -130,7 +130,8 @@ class StopConditions:
 
 @dataclass(frozen=True, slots=True)
 class RequestedStop:
-    """Stop conditions as a caller sends them: empty eos ids and a 0 context mean the model's."""
+    """Stop conditions as a caller sends them: empty eos ids and a 0 context mean the model's, and
+    no new tokens as many as there is room for."""
 
     max_new_tokens: int
     min_new_tokens: int = 0

@@ -24,7 +24,7 @@ def generation_request(
     """A request; its token ids stay in the message's own compact arrays."""
     if not message.HasField("stop"):
         raise InvalidRequestError(
-            "stop is missing; it must hold at least max_new_tokens",
+            "stop is missing; an empty one has every default",
             metadata={"field": "stop", "value": ""},
         )
     stop = message.stop
