@@ -13,6 +13,7 @@ from aegaeon.http.completions import completion_routes
 from aegaeon.http.gateway import Gateway
 from aegaeon.http.openapi import describe_bodies
 from aegaeon.http.request_scope import RequestScope
+from aegaeon.http.responses.routes import responses_routes
 from aegaeon.http.tokenize_routes import tokenize_routes
 
 
@@ -26,7 +27,7 @@ def make_app(gateway: Gateway, max_body_bytes: int) -> ASGIApp:
         redoc_url=None,
     )
     errors.install(app)
-    for router in (completion_routes, tokenize_routes, cluster_routes):
+    for router in (completion_routes, responses_routes, tokenize_routes, cluster_routes):
         app.include_router(router(gateway))
     describe_bodies(app)
     return RequestScope(app, max_body_bytes)

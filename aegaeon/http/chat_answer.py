@@ -10,7 +10,7 @@ from aegaeon.http.generation import Delta, Output
 from aegaeon.http.logprobs import chat_logprobs
 from aegaeon.http.models import ServedModel
 from aegaeon.http.schemas import ChatBody
-from aegaeon.http.tools.parser import CallParser, CallPart, Parts
+from aegaeon.http.tools.parser import CallParser, CallPart, parts_of
 from aegaeon.http.tools.plan import ChatPlan
 from aegaeon.step_output import FinishReason, StepOutput
 
@@ -37,7 +37,7 @@ class ChatAnswer(Answer):
 
     def _choice(self, index: int, output: Output) -> dict[str, Any]:
         parser = self._parsers[index]
-        parts = _parts(parser, output.text, output.finish_reason)
+        parts = parts_of(parser, output.text, ends=True)
         message: dict[str, Any] = {"role": "assistant", "content": parts.text, "refusal": None}
         if parts.calls:
             message["content"] = parts.text or None
@@ -55,7 +55,7 @@ class ChatAnswer(Answer):
 
     def _part(self, index: int, delta: Delta) -> dict[str, Any] | None:
         parser = self._parsers[index]
-        parts = _parts(parser, delta.text, delta.finish_reason)
+        parts = parts_of(parser, delta.text, ends=delta.finish_reason is not None)
         content: dict[str, Any] = {"content": parts.text} if parts.text else {}
         if parts.calls:
             content["tool_calls"] = _calls(parts.calls)
@@ -70,17 +70,6 @@ class ChatAnswer(Answer):
     @staticmethod
     def _delta(index: int, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-
-
-def _parts(parser: CallParser | None, text: str, reason: FinishReason | None) -> Parts:
-    """What a piece of an answer's text holds, the last one if there is a reason for its end."""
-    if parser is None:
-        return Parts(text)
-    parts = parser.feed(text)
-    if reason is not None:
-        rest = parser.finish()
-        parts = Parts(parts.text + rest.text, parts.calls + rest.calls)
-    return parts
 
 
 def _calls(parts: Sequence[CallPart]) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from aegaeon.http.answers import CompletionAnswer
-from aegaeon.http.chat import characters, chat_prompt
 from aegaeon.http.chat_answer import ChatAnswer
+from aegaeon.http.chat_request import read_chat
 from aegaeon.http.detokenizer import text_of
 from aegaeon.http.errors import ApiError
 from aegaeon.http.formats import check_form
@@ -21,7 +21,6 @@ from aegaeon.http.models import ServedModel
 from aegaeon.http.openapi import body_of
 from aegaeon.http.schemas import MAX_CHOICES, ChatBody, CompletionBody, read
 from aegaeon.http.tokenizing import encode
-from aegaeon.http.tools.plan import plan_chat
 from aegaeon.http.unsupported import check
 
 #: OpenAI's default for completions; a chat may go on to the end of the context.
@@ -55,22 +54,9 @@ def completion_routes(gateway: Gateway) -> APIRouter:
     ) -> Response:
         """Answer a conversation, written as the model's chat template has it."""
         check(body)
-        if body.max_tokens is not None and body.max_completion_tokens is not None:
-            raise ApiError(
-                "max_completion_tokens: max_tokens is its older name; give one of them",
-                code="invalid_value",
-                param="max_completion_tokens",
-            )
-        model = await gateway.models.get(body.model)
-        plan = await gateway.pool.run(0, plan_chat, model, body)
-        size = characters(body.messages)
-        options = body.chat_template_kwargs or {}
-        prompt = await gateway.pool.run(
-            size, chat_prompt, model, body.messages, options, plan.tools
-        )
-        form = Form(body.max_completion_tokens or body.max_tokens, plan.form, plan.shown)
-        answer = ChatAnswer(body, model, prompt, plan)
-        return await gateway.respond(request, body, model, [prompt], form, answer)
+        chat = await read_chat(gateway, body)
+        answer = ChatAnswer(body, chat.model, chat.prompt, chat.plan)
+        return await gateway.respond(request, body, chat.model, [chat.prompt], chat.form, answer)
 
     return router
 

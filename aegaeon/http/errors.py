@@ -43,6 +43,8 @@ TABLE: dict[ErrorReason, tuple[int, str, str]] = {
 _FIELDS = {"decode_tokens": "max_tokens", "prompt_token_ids": "prompt"}
 #: Statuses after which the same request may succeed a little later.
 _RETRIABLE = {429, 503}
+#: Members of unions in the places of problems; others are classes, or no identifiers at all.
+_TYPES = {"str", "int", "float", "bool"}
 
 
 class ApiError(Exception):
@@ -165,6 +167,6 @@ def _path(location: Sequence[int | str]) -> str | None:
     for part in location:
         if isinstance(part, int):
             parts.append(f"[{part}]")
-        elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
+        elif part.isidentifier() and part.islower() and part not in _TYPES:
             parts.append(f".{part}" if parts else part)
     return "".join(parts) or None

@@ -241,6 +241,17 @@ class CallParser:
         return space
 
 
+def parts_of(parser: CallParser | None, text: str, *, ends: bool) -> Parts:
+    """What a piece of an answer's text holds; all of it is text without a parser."""
+    if parser is None:
+        return Parts(text)
+    parts = parser.feed(text)
+    if not ends:
+        return parts
+    rest = parser.finish()
+    return Parts(parts.text + rest.text, parts.calls + rest.calls)
+
+
 def _overlap(text: str, mark: str) -> int:
     """Length of the longest proper prefix of ``mark`` that ends ``text``."""
     for length in range(min(len(mark) - 1, len(text)), 0, -1):

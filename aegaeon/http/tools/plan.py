@@ -24,7 +24,7 @@ class ChatPlan:
 
     #: As templates take them.
     tools: list[dict[str, Any]] = field(default_factory=list)
-    form: Constraint | None = None
+    constraint: Constraint | None = None
     family: Family | None = None
     #: Special tokens that stay in the text.
     shown: frozenset[int] = frozenset()
@@ -44,23 +44,23 @@ def plan_chat(model: ServedModel, body: ChatBody) -> ChatPlan:
     asked = body.form()
     if asked is not None:
         check_form(*asked)
-    form = asked[1] if asked is not None else None
+    constraint = asked[1] if asked is not None else None
     tools = body.tools or []
     choice = body.tool_choice
     if not tools or choice == "none":
         if not tools and choice not in (None, "none", "auto"):
             raise ApiError("tool_choice: there are no tools", code="invalid_value", param="tools")
-        return ChatPlan(form=form)
+        return ChatPlan(constraint=constraint)
     family = _family(model, tools)
     single = body.parallel_tool_calls is False or isinstance(choice, NamedTool)
     start = _start(choice, asked)
     if start:
         rules = calls_grammar(family, model.vocabulary, _called(tools, choice), single=single)
-        form = Constraint.grammar(start + rules)
-        check_form("tools", form)
+        constraint = Constraint.grammar(start + rules)
+        check_form("tools", constraint)
     return ChatPlan(
         tools=[tool.model_dump(exclude_none=True) for tool in tools],
-        form=form,
+        constraint=constraint,
         family=family,
         shown=shown_ids(family, model.vocabulary),
         single=single,

@@ -1,0 +1,1 @@
+"""OpenAI's Responses endpoint: a chat in other words."""
