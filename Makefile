@@ -14,7 +14,7 @@ NODE_STAMP := $(NODE)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint proto proto-check bench wheel clean
+.PHONY: help setup demo test lint proto proto-check bench wheel audit clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  \1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -53,6 +53,12 @@ bench: $(STAMP) ## Measure stack and scheduler on this machine's CPU, with trans
 wheel: $(STAMP) ## Build the wheel into dist/.
 	rm -rf build dist
 	$(BIN)/python -m build --wheel
+
+# In an environment of its own, since the advisories' client is no dependency of the project.
+audit: ## Ask PyPI's advisories about the pinned dependencies; needs the network.
+	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && \
+	$(firstword $(PYTHONS)) -m venv "$$tools" && "$$tools/bin/pip" install --quiet pip-audit && \
+	"$$tools/bin/pip-audit" --requirement constraints.txt --no-deps --disable-pip
 
 clean: ## Remove everything that the other targets made in this folder.
 	rm -rf .venv build dist *.egg-info $(NODE)/node_modules

@@ -34,6 +34,8 @@ class ErrorReason(enum.Enum):
     STALE_LEASE = 18
     MODEL_DRAINING = 19
     MODEL_CONFLICT = 20
+    UNAUTHENTICATED = 21
+    PERMISSION_DENIED = 22
     KV_NOT_FOUND = 23
 
 
@@ -76,6 +78,18 @@ class ConflictError(AegaeonError):
     """The name is taken by something else."""
 
     reason = ErrorReason.MODEL_CONFLICT
+
+
+class UnauthenticatedError(AegaeonError):
+    """No key was given, or one that is not known."""
+
+    reason = ErrorReason.UNAUTHENTICATED
+
+
+class PermissionDeniedError(AegaeonError):
+    """The key that was given is not for this."""
+
+    reason = ErrorReason.PERMISSION_DENIED
 
 
 class UnavailableError(AegaeonError):

@@ -19,6 +19,7 @@ from aegaeon.model_spec import ModelSpec
 from aegaeon.node_config import NodeConfig
 from aegaeon.replay import ReplayStatistics, make_requests, write_report
 from aegaeon.request import Request
+from aegaeon.security.settings import PLAIN, SecuritySettings
 from aegaeon.snapshots import NodePlacement, NodeRouting
 from aegaeon.step_output import StepOutput
 from aegaeon.v1 import cluster_pb2, model_pb2
@@ -37,6 +38,9 @@ class LLMService:
     idle decode engine takes a whole batch that has not run from one of its node that has at least
     ``decode_work_stealing_min_batch_gap`` batches.
 
+    ``security`` names certificates and token for a running scheduler; not given, the environment
+    does, see docs/security.md. Daemons that are started here are reachable by this user alone.
+
     A context manager; `close` is called at exit as well. Methods may be called from any thread.
     """
 
@@ -51,6 +55,7 @@ class LLMService:
         decode_work_stealing: bool = False,
         decode_work_stealing_min_batch_gap: int = 2,
         startup_timeout_s: float = 600.0,
+        security: SecuritySettings | None = None,
     ) -> None:
         nodes = list(cluster_config)
         address = address or os.environ.get("AEGAEON_ADDRESS") or None
@@ -66,7 +71,9 @@ class LLMService:
             scheduling_policy or "deadline",
             decode_work_stealing_min_batch_gap if decode_work_stealing else 0,
         )
-        backend = Backend(nodes, address, policies, startup_timeout_s)
+        if address is not None and security is None:
+            security = SecuritySettings.from_environment()
+        backend = Backend(nodes, address, policies, startup_timeout_s, security or PLAIN)
         self._backend = backend
         # Runs when the service is collected and at exit; it must not refer to the service itself.
         self._finalizer = weakref.finalize(self, backend.close)
@@ -76,12 +83,14 @@ class LLMService:
         """The cluster that the YAML file's server section describes, with its startup models."""
         nodes, server = cluster_config(path)
         attaches = address or os.environ.get("AEGAEON_ADDRESS")
+        security = SecuritySettings.from_environment(config=path) if attaches else None
         return cls(
             nodes,
             address=address,
             model_placement_policy=server.model_placement_policy,
             request_routing_policy=server.request_routing_policy,
             scheduling_policy=None if attaches else server.scheduling_policy,
+            security=security,
             decode_work_stealing=server.decode_work_stealing,
             decode_work_stealing_min_batch_gap=server.decode_work_stealing_min_batch_gap,
         )

@@ -14,7 +14,8 @@ from typing import Any
 import grpc
 import uvloop
 
-from aegaeon.rpc.channel import CONTRACT_VERSION, open_channel, server_options
+from aegaeon.rpc.channel import open_channel, server_options
+from aegaeon.rpc.version import CONTRACT_VERSION
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2
 from benchmarks.load_engine import BATCH, ENGINES, Pace, StubEngine, model_facts
 from benchmarks.stdin_lines import stdin_lines

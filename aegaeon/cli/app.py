@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import typer
 
+from aegaeon.cli.drain import drain
+from aegaeon.cli.keys import keys
 from aegaeon.cli.plan import plan
 from aegaeon.cli.simulate import simulate
 from aegaeon.errors import AegaeonError
@@ -19,6 +21,8 @@ app = typer.Typer(
 )
 app.command()(simulate)
 app.command()(plan)
+app.command()(drain)
+app.add_typer(keys, name="keys")
 
 #: What typer raises for wrong usage; typer has no public name for this base class.
 _USAGE_ERROR = typer.BadParameter.__mro__[2]

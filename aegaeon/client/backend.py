@@ -23,6 +23,7 @@ from aegaeon.model_spec import ModelSpec
 from aegaeon.node_config import NodeConfig
 from aegaeon.replay import run_replay
 from aegaeon.request import Request
+from aegaeon.security.settings import SecuritySettings
 from aegaeon.step_output import StepOutput
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Backend:
         address: str | None,
         policies: Policies,
         timeout_s: float,
+        security: SecuritySettings,
     ) -> None:
         deadline = time.monotonic() + timeout_s
         self._cluster: LocalCluster | None = None
@@ -51,7 +53,7 @@ class Backend:
                 self._cluster = LocalCluster(nodes, policies.scheduling, deadline)
                 address = self._cluster.address
             self._loop = LoopThread("aegaeon-client")
-            self.connection = self._loop.run(_connect(address))
+            self.connection = self._loop.run(_connect(address, security))
             startup = self._initialise(nodes, policies, deadline)
             self._loop.run(self._watched(startup))
         except BaseException:
@@ -201,8 +203,8 @@ def open_request(session: Session, request: Request) -> PendingRequest | Aegaeon
         return error
 
 
-async def _connect(address: str) -> Connection:
-    return Connection(address)
+async def _connect(address: str, security: SecuritySettings) -> Connection:
+    return Connection(address, security)
 
 
 def _remaining(deadline: float) -> float:

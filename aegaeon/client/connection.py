@@ -23,6 +23,7 @@ from aegaeon.model_spec import ModelSpec
 from aegaeon.node_config import NodeConfig
 from aegaeon.rpc.channel import open_channel
 from aegaeon.rpc.status import from_detail, from_rpc_error
+from aegaeon.security.settings import SecuritySettings
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, model_pb2_grpc
 
 ProgressCallback = Callable[[DeployProgress], None]
@@ -37,12 +38,23 @@ _ROUTING: dict[RoutingPolicyName, cluster_pb2.RoutingPolicy] = {
 }
 
 
+#: Answers of a scheduler that is there, and does not want this client.
+_REFUSALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+
+
+#: Time to find out why there is no connection, in seconds.
+_PROBLEM_S = 1.0
+
+
 class Connection:
     """A channel to a scheduler; connects lazily."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, security: SecuritySettings | None = None) -> None:
+        """``security`` is that of the environment when it is not given. Raises ConfigError."""
         self.address = address
-        self.channel = open_channel(address)
+        if security is None:
+            security = SecuritySettings.from_environment()
+        self.channel = open_channel(address, security)
         self._cluster = cluster_pb2_grpc.ClusterServiceStub(self.channel)
         self._models = model_pb2_grpc.ModelServiceStub(self.channel)
 
@@ -53,14 +65,26 @@ class Connection:
     async def wait_connected(self, timeout_s: float) -> None:
         """Wait for the scheduler's first answer. Raises UnavailableError."""
         try:
-            await self._cluster.GetRuntime(
-                cluster_pb2.GetRuntimeRequest(), timeout=timeout_s, wait_for_ready=True
+            await self._models.ListModels(
+                model_pb2.ListModelsRequest(), timeout=timeout_s, wait_for_ready=True
             )
         except grpc.aio.AioRpcError as error:
+            if error.code() in _REFUSALS:
+                raise from_rpc_error(error) from error
             raise UnavailableError(
-                f"no scheduler answers at {self.address} within {timeout_s:g} s: {error.details()}",
+                f"no scheduler answers at {self.address} within {timeout_s:g} s: "
+                f"{await self._problem() or error.details()}",
                 reason=ErrorReason.SHUTTING_DOWN,
             ) from error
+
+    async def _problem(self) -> str:
+        """Why no connection comes about, such as a certificate; a call that waits never says."""
+        try:
+            await self._models.ListModels(model_pb2.ListModelsRequest(), timeout=_PROBLEM_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                return error.details() or ""
+        return ""
 
     async def apply_topology(
         self,
@@ -128,6 +152,18 @@ class Connection:
         async with _errors():
             response = await self._cluster.GetRuntime(cluster_pb2.GetRuntimeRequest())
         return response.snapshot
+
+    async def drain(
+        self, node_id: str = "", worker_index: int | None = None, *, resume: bool = False
+    ) -> AsyncIterator[cluster_pb2.DrainResponse]:
+        """Take work off a node, one of its workers, or, without a node, off the scheduler; what is
+        left, until nothing is. ``resume`` takes it back. See the contract."""
+        request = cluster_pb2.DrainRequest(
+            node_id=node_id, worker_index=worker_index, resume=resume
+        )
+        async with _errors():
+            async for response in self._cluster.Drain(request):
+                yield response
 
     async def reset_statistics(self) -> None:
         """Set the runtime's counters to zero."""

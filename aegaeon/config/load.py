@@ -10,7 +10,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from aegaeon.config.schema import AegaeonConfig, DeviceEntry, ModelEntry, ServerSection
+from aegaeon.config.schema import (
+    AegaeonConfig,
+    DeviceEntry,
+    ModelEntry,
+    SecuritySection,
+    ServerSection,
+)
 from aegaeon.config.yaml_source import KeyPath, YamlDocument, format_path, parse_yaml
 from aegaeon.errors import ConfigError
 
@@ -18,6 +24,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "server": ServerSection,
     "models": ModelEntry,
     "devices": DeviceEntry,
+    "security": SecuritySection,
 }
 # What pydantic's error types expect, in the words of a YAML file.
 _EXPECTED = {

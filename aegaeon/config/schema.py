@@ -105,12 +105,32 @@ class DeviceEntry(_Section):
     profile: str | None = None
 
 
+FilePath = Annotated[str, Field(min_length=1)]
+
+
+class SecuritySection(_Section):
+    """Files of certificates and keys, relative to the YAML file; fields are those of
+    `aegaeon.security.settings.SecuritySettings`."""
+
+    tls_cert: FilePath | None = None
+    tls_key: FilePath | None = None
+    tls_ca: FilePath | None = None
+    tls_server_name: Annotated[str, Field(min_length=1)] | None = None
+    tls_any_client: bool | None = None
+    token_file: FilePath | None = None
+    keys_file: FilePath | None = None
+    https_cert: FilePath | None = None
+    https_key: FilePath | None = None
+    https_client_ca: FilePath | None = None
+
+
 class AegaeonConfig(_Section):
     """A whole file. ``devices`` may be absent: devices are detected."""
 
     server: ServerSection = ServerSection()
     models: tuple[ModelEntry, ...] = Field(default=(), strict=False)
     devices: tuple[DeviceEntry, ...] = Field(default=(), strict=False)
+    security: SecuritySection = SecuritySection()
 
     @model_validator(mode="after")
     def _names_are_consistent(self) -> Self:

@@ -10,12 +10,24 @@ from typing import NoReturn
 
 from aegaeon.http.server import GatewayConfig, serve
 from aegaeon.rpc.daemon import leave, run_daemon
+from aegaeon.security.model_rules import add_model_options, model_rules
+from aegaeon.security.options import add_security_options, security_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the daemon until SIGTERM or SIGINT."""
     options = _parser().parse_args(arguments)
-    config = GatewayConfig(
+    status = run_daemon(
+        lambda: serve(_config(options)),
+        name="aegaeon-gateway",
+        lifeline_fd=options.lifeline_fd,
+        lifeline_folder=options.lifeline_folder,
+    )
+    leave(status)
+
+
+def _config(options: argparse.Namespace) -> GatewayConfig:
+    return GatewayConfig(
         scheduler=options.scheduler,
         host=options.host,
         port=options.port,
@@ -23,15 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         max_body_bytes=options.max_body_bytes,
         heartbeat_s=options.heartbeat_s,
         shutdown_grace_s=options.shutdown_grace_s,
+        security=security_settings(options, options.config),
+        model_rules=model_rules(options),
         ready_fd=options.ready_fd,
     )
-    status = run_daemon(
-        lambda: serve(config),
-        name="aegaeon-gateway",
-        lifeline_fd=options.lifeline_fd,
-        lifeline_folder=options.lifeline_folder,
-    )
-    leave(status)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--host", default=own.host, help="address to listen on")
     add("--port", type=int, default=own.port, help="port; 0: any free one")
-    add("--insecure-bind", action="store_true", help="allow an address beyond loopback")
+    add("--config", type=Path, help="YAML file; its security section counts here")
+    add_model_options(parser)
+    add_security_options(parser, https=True)
     add("--max-body-bytes", type=_positive, default=own.max_body_bytes, help="larger ones are 413")
     add(
         "--heartbeat-s",

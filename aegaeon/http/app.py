@@ -11,14 +11,17 @@ from aegaeon.http import errors
 from aegaeon.http.cluster_routes import cluster_routes
 from aegaeon.http.completions import completion_routes
 from aegaeon.http.gateway import Gateway
+from aegaeon.http.key_check import KeyCheck
 from aegaeon.http.openapi import describe_bodies
 from aegaeon.http.request_scope import RequestScope
 from aegaeon.http.responses.routes import responses_routes
 from aegaeon.http.tokenize_routes import tokenize_routes
+from aegaeon.security.guard import Guard
 
 
-def make_app(gateway: Gateway, max_body_bytes: int) -> ASGIApp:
-    """What a server runs; the OpenAPI document is at ``/openapi.json``."""
+def make_app(gateway: Gateway, max_body_bytes: int, guard: Guard | None) -> ASGIApp:
+    """What a server runs; the OpenAPI document is at ``/openapi.json``. Without ``guard``,
+    everybody may do everything."""
     app = FastAPI(
         title="Aegaeon gateway",
         version=version("aegaeon-grpc"),
@@ -30,4 +33,5 @@ def make_app(gateway: Gateway, max_body_bytes: int) -> ASGIApp:
     for router in (completion_routes, responses_routes, tokenize_routes, cluster_routes):
         app.include_router(router(gateway))
     describe_bodies(app)
-    return RequestScope(app, max_body_bytes)
+    checked = app if guard is None else KeyCheck(app, guard)
+    return RequestScope(checked, max_body_bytes)

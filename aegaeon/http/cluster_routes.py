@@ -18,6 +18,7 @@ from aegaeon.http.plain import plain
 from aegaeon.http.schemas import DeployBody, UndeployBody, read
 from aegaeon.http.streaming import EventStream, event
 from aegaeon.rpc.status import from_rpc_error
+from aegaeon.security.guard import current_caller
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2
 
 _READY_TIMEOUT_S = 2.0
@@ -50,8 +51,9 @@ def cluster_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> Response:
-        """Models that have a replica in any state."""
-        infos = await gateway.connection.list_models()
+        """Models that have a replica in any state, and that the caller may use."""
+        permits = current_caller.get().permits_model
+        infos = [i for i in await gateway.connection.list_models() if permits(i.spec.name)]
         return JSONResponse({"object": "list", "data": [_model(info) for info in infos]})
 
     @router.post("/v1/models/deploy", openapi_extra=body_of(DeployBody))
@@ -77,6 +79,7 @@ def cluster_routes(gateway: Gateway) -> APIRouter:
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
         """One of them."""
+        current_caller.get().check_model(name)
         return JSONResponse(_model(await gateway.connection.get_model(name)))
 
     @router.get("/v1/aegaeon/runtime")

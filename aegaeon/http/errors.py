@@ -38,6 +38,8 @@ TABLE: dict[ErrorReason, tuple[int, str, str]] = {
     ErrorReason.CANCELLED: (499, INVALID, "cancelled"),
     ErrorReason.MODEL_DRAINING: (503, "server_error", "model_draining"),
     ErrorReason.MODEL_CONFLICT: (409, INVALID, "model_conflict"),
+    ErrorReason.UNAUTHENTICATED: (401, INVALID, "invalid_api_key"),
+    ErrorReason.PERMISSION_DENIED: (403, INVALID, "permission_denied"),
 }
 #: Fields of the contract under the names that HTTP has for them.
 _FIELDS = {"decode_tokens": "max_tokens", "prompt_token_ids": "prompt"}
@@ -58,9 +60,11 @@ class ApiError(Exception):
         status: int = 400,
         kind: str = INVALID,
         param: str | None = None,
+        retry_after_s: int = 1,
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s
         self.body: dict[str, Any] = {
             "error": {"message": message, "type": kind, "param": param, "code": code}
         }
@@ -80,7 +84,11 @@ def to_api_error(error: AegaeonError) -> ApiError:
     status, kind, code = TABLE.get(error.reason, (500, "server_error", "internal_error"))
     field = error.metadata.get("field", "").removeprefix("sampling.").partition("[")[0]
     param = _FIELDS.get(field, field) or None
-    return ApiError(error.message, code=code, status=status, kind=kind, param=param)
+    wait_ms = error.metadata.get("retry_after_ms", "")
+    wait_s = -(-int(wait_ms) // 1000) if wait_ms.isdecimal() else 1
+    return ApiError(
+        error.message, code=code, status=status, kind=kind, param=param, retry_after_s=wait_s
+    )
 
 
 def from_validation(error: ValidationError) -> ApiError:
@@ -102,7 +110,9 @@ def from_validation(error: ValidationError) -> ApiError:
 
 def answer(error: ApiError) -> Response:
     """The error as a response."""
-    headers = {"retry-after": "1"} if error.status in _RETRIABLE else {}
+    headers = {"retry-after": str(error.retry_after_s)} if error.status in _RETRIABLE else {}
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
     content = json.dumps(error.body, ensure_ascii=False).encode()
     return Response(content, error.status, headers, "application/json")
 

@@ -16,6 +16,9 @@ from aegaeon.http.models import ModelTable, ServedModel
 from aegaeon.http.schemas import GenerationBody
 from aegaeon.http.streaming import EventStream, merged, started, unless_gone
 from aegaeon.http.tokenizing import TokenizerPool
+from aegaeon.security.guard import current_caller
+from aegaeon.security.model_rules import ModelRules
+from aegaeon.security.settings import SecuritySettings
 
 
 class Gateway:
@@ -25,11 +28,17 @@ class Gateway:
     seconds.
     """
 
-    def __init__(self, scheduler: str, heartbeat_s: float) -> None:
-        self.connection = Connection(scheduler)
+    def __init__(
+        self,
+        scheduler: str,
+        heartbeat_s: float,
+        security: SecuritySettings,
+        model_rules: ModelRules,
+    ) -> None:
+        self.connection = Connection(scheduler, security)
         self.session = Session(self.connection.channel)
         self.pool = TokenizerPool()
-        self.models = ModelTable(self.connection, self.pool)
+        self.models = ModelTable(self.connection, self.pool, model_rules)
         self.heartbeat_s = heartbeat_s
         #: Set when the process is to stop; streams without an end then end.
         self.stopping = asyncio.Event()
@@ -53,10 +62,13 @@ class Gateway:
         """Generate ``body.n`` sequences per prompt. A caller that leaves cancels all of them."""
         label: str = request.scope["aegaeon.request_id"]
         generations: list[Generation] = []
+        caller = current_caller.get()
+        caller.admit(body.model, sum(len(prompt) for prompt in prompts))
 
         def close() -> None:
             for generation in generations:
                 generation.close()
+            caller.spend(sum(generation.made for generation in generations))
 
         try:
             for prompt in prompts:
@@ -64,14 +76,17 @@ class Gateway:
                     generations.append(
                         Generation(self.session, model, body, prompt, form, label, number)
                     )
-            if not body.stream:
-                outputs = await unless_gone(request, _outputs(generations))
-                return JSONResponse(answer.whole(outputs))
-            deltas = await started(request, merged(generations))
+            if body.stream:
+                deltas = await started(request, merged(generations))
+            else:
+                whole = answer.whole(await unless_gone(request, _outputs(generations)))
         except BaseException:
             close()
             raise
-        return EventStream(answer.events(deltas), self.heartbeat_s, close)
+        if body.stream:
+            return EventStream(answer.events(deltas), self.heartbeat_s, close)
+        close()
+        return JSONResponse(whole)
 
 
 async def _outputs(generations: Sequence[Generation]) -> list[Output]:

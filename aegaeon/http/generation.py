@@ -116,6 +116,11 @@ class Generation:
             output.add(delta)
         return output
 
+    @property
+    def made(self) -> int:
+        """Tokens so far."""
+        return len(self._pending.steps)
+
     def close(self) -> None:
         """Free what it uses within a step."""
         if not self._pending.ended:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aegaeon.client.connection import Connection
@@ -13,6 +14,8 @@ from aegaeon.errors import NotFoundError, UnavailableError
 from aegaeon.http.errors import ApiError
 from aegaeon.http.tokenizing import TokenizerPool
 from aegaeon.http.vocabulary import Vocabulary
+from aegaeon.security.guard import current_caller
+from aegaeon.security.model_rules import ModelRules
 from aegaeon.utils import load_tokenizer
 from aegaeon.v1 import model_pb2
 
@@ -43,15 +46,18 @@ class _Entry:
 class ModelTable:
     """Asks the scheduler, and keeps tokenizers for as long as the same files are deployed."""
 
-    def __init__(self, connection: Connection, pool: TokenizerPool) -> None:
+    def __init__(self, connection: Connection, pool: TokenizerPool, rules: ModelRules) -> None:
         self._connection = connection
+        self._rules = rules
         self._pool = pool
         self._infos: dict[str, _Entry] = {}
         #: By model name: what it was made of, and the model.
         self._served: dict[str, tuple[tuple[object, ...], asyncio.Task[ServedModel]]] = {}
 
     async def get(self, name: str) -> ServedModel:
-        """A model that is ready to take prompts. Raises AegaeonError, ApiError."""
+        """A model that is ready to take prompts, and that the caller may use. Raises AegaeonError,
+        ApiError."""
+        current_caller.get().check_model(name)
         info = await self._info(name)
         spec, facts = info.spec, info.facts
         if not facts.vocab_size:
@@ -95,6 +101,8 @@ class ModelTable:
         return info
 
     def _load(self, info: model_pb2.ModelInfo) -> Coroutine[Any, Any, ServedModel]:
+        spec = info.spec
+        self._rules.check(spec.name, Path(spec.path), trust_remote_code=spec.trust_remote_code)
         return self._pool.run(0, _load, info)
 
 

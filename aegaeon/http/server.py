@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import uvicorn
 
@@ -16,6 +16,10 @@ from aegaeon.http.gateway import Gateway
 from aegaeon.rpc.address import check_reach
 from aegaeon.rpc.daemon import StopSignal, announce_ready
 from aegaeon.rpc.notify import keep_watchdog, notify
+from aegaeon.security.guard import Guard
+from aegaeon.security.model_rules import ModelRules
+from aegaeon.security.settings import PLAIN, SecuritySettings
+from aegaeon.security.tls import https_context
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,10 @@ class GatewayConfig:
     #: 0: any free one.
     port: int = 8000
     insecure_bind: bool = False
+    #: Certificates on both sides, keys that callers must have, and the one shown to the scheduler.
+    security: SecuritySettings = PLAIN
+    #: Whose tokenizers may be read, and whether their code may run.
+    model_rules: ModelRules = field(default_factory=ModelRules)
     #: Larger bodies are answered with 413.
     max_body_bytes: int = 32 * 1024 * 1024
     #: Silence after which a stream gets a comment, in seconds.
@@ -41,18 +49,22 @@ async def serve(config: GatewayConfig) -> None:
     """Run one gateway until this process is told to stop. Raises ConfigError."""
     stop = StopSignal()
     listener = _bind(config)
-    gateway = Gateway(config.scheduler, config.heartbeat_s)
-    server = _Server(
-        uvicorn.Config(
-            make_app(gateway, config.max_body_bytes),
-            loop="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=max(1, round(config.shutdown_grace_s)),
-        )
+    security = config.security
+    guard = None if security.keys_file is None else Guard(security.keys_file)
+    context = https_context(security)
+    gateway = Gateway(config.scheduler, config.heartbeat_s, security, config.model_rules)
+    settings = uvicorn.Config(
+        make_app(gateway, config.max_body_bytes, guard),
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(config.shutdown_grace_s)),
     )
+    settings.load()
+    settings.ssl = context  # its own options name files, which would be read once
+    server = _Server(settings)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     watchdog = asyncio.create_task(keep_watchdog())
     stopped = asyncio.create_task(stop.wait())
@@ -81,7 +93,13 @@ class _Server(uvicorn.Server):
 
 def _bind(config: GatewayConfig) -> socket.socket:
     host = f"[{config.host}]" if ":" in config.host else config.host
-    check_reach(f"{host}:{config.port}", insecure_bind=config.insecure_bind)
+    security = config.security
+    check_reach(
+        f"{host}:{config.port}",
+        config.insecure_bind,
+        encrypted=security.https_cert is not None,
+        closed=security.keys_file is not None or security.https_client_ca is not None,
+    )
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         listener = socket.create_server((config.host, config.port), family=family, backlog=2048)

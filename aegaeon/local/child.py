@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aegaeon.errors import AegaeonError, ErrorReason, UnavailableError
+from aegaeon.security.settings import without_security
 
 #: Time that a daemon has for a clean stop before it is killed, in seconds.
 STOP_GRACE_S = 15.0
@@ -46,6 +47,8 @@ class Child:
                     stdout=output,
                     stderr=output,
                     pass_fds=(lifeline_read, ready_write),
+                    # Certificates and keys of the environment are for other services.
+                    env=without_security(os.environ),
                     process_group=0,
                 )
         except OSError as error:

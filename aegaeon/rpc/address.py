@@ -10,26 +10,40 @@ from pathlib import Path
 import grpc
 
 from aegaeon.errors import ConfigError
+from aegaeon.security.settings import PLAIN, SecuritySettings
+from aegaeon.security.tls import asks_certificates, server_credentials
 
 #: Longest socket path that the kernel takes, in bytes.
 _MAX_UNIX_PATH = 107
 
 
-def bind(server: grpc.aio.Server, listen: str, *, insecure_bind: bool) -> str:
+def bind(
+    server: grpc.aio.Server,
+    listen: str,
+    *,
+    insecure_bind: bool,
+    settings: SecuritySettings = PLAIN,
+) -> str:
     """Bind ``server`` to ``listen`` and return the address that clients dial.
 
     Port 0 picks a free port. A stale socket file of a dead process is replaced. ``ConfigError`` for
-    an address in use, a path too long, or a TCP address beyond loopback without ``insecure_bind``:
-    nothing here is encrypted.
+    an address in use, a path too long, or a TCP address beyond loopback that is not both encrypted
+    and closed to strangers, unless ``insecure_bind`` allows it.
     """
     if listen.startswith("unix:"):
         _clear_stale_socket(Path(listen.removeprefix("unix:")))
+        credentials = None
     else:
-        check_reach(listen, insecure_bind=insecure_bind)
+        credentials = server_credentials(settings)
+        closed = asks_certificates(settings) or settings.keys_file is not None
+        check_reach(listen, insecure_bind, encrypted=credentials is not None, closed=closed)
     # A socket file admits whoever may write to it: only this user, as nothing here asks who it is.
     mask = os.umask(0o077)
     try:
-        port = server.add_insecure_port(listen)
+        if credentials is None:
+            port = server.add_insecure_port(listen)
+        else:
+            port = server.add_secure_port(listen, credentials)
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on {listen}: {error}") from error
     finally:
@@ -39,13 +53,26 @@ def bind(server: grpc.aio.Server, listen: str, *, insecure_bind: bool) -> str:
     return f"{listen.rpartition(':')[0]}:{port}"
 
 
-def check_reach(listen: str, *, insecure_bind: bool) -> None:
-    """Raise ConfigError for a TCP address beyond loopback that was not asked for."""
-    if not insecure_bind and not _is_loopback(listen):
-        raise ConfigError(
-            f"{listen} is reachable from other machines and this connection is not encrypted; "
-            f"listen on 127.0.0.1 or a unix socket, or allow it with --insecure-bind"
+def check_reach(listen: str, insecure_bind: bool, *, encrypted: bool, closed: bool) -> None:
+    """Raise ConfigError for a TCP address beyond loopback that is not safe to be there.
+
+    ``encrypted``: it serves TLS; ``closed``: it asks callers for certificates or keys.
+    """
+    if insecure_bind or (encrypted and closed) or _is_loopback(listen):
+        return
+    missing = [
+        text
+        for text, there in (
+            ("the connection is not encrypted (give a certificate and its key)", encrypted),
+            ("nobody is asked who they are (give --keys-file or authorities)", closed),
         )
+        if not there
+    ]
+    raise ConfigError(
+        f"{listen} is reachable from other machines, and {' and '.join(missing)}: see "
+        f"docs/security.md; or listen on 127.0.0.1 or a unix socket, or allow it with "
+        f"--insecure-bind"
+    )
 
 
 def _is_loopback(listen: str) -> bool:

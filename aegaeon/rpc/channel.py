@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import grpc
 
+from aegaeon.rpc.authorized import AuthorizedChannel
+from aegaeon.rpc.key_check import KeyCheck
+from aegaeon.security.guard import Guard
+from aegaeon.security.settings import PLAIN, SecuritySettings
+from aegaeon.security.tls import channel_credentials
+from aegaeon.security.token import Token
+
 #: Largest message either end accepts, in bytes: a prompt of about 16 million tokens.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 #: Calls that may have arrived at a server without having been taken up; above all requests that a
 #: scheduler admits by default.
 MAX_PENDING_CALLS = 65_536
-
-#: Both sides of the contract; a worker of another number is refused at registration.
-CONTRACT_VERSION = 1
 
 _LIMITS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -59,6 +63,25 @@ def channel_options() -> list[tuple[str, int]]:
     ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to ``host:port`` or ``unix:path``; connects lazily. Needs a running loop."""
-    return grpc.aio.insecure_channel(address, options=channel_options())
+def make_server(settings: SecuritySettings = PLAIN) -> grpc.aio.Server:
+    """A server that asks for keys if there is a file of them. Raises ConfigError."""
+    checks = [] if settings.keys_file is None else [KeyCheck(Guard(settings.keys_file))]
+    return grpc.aio.server(options=server_options(), interceptors=checks)
+
+
+def open_channel(address: str, settings: SecuritySettings = PLAIN) -> grpc.aio.Channel:
+    """A channel to ``host:port`` or ``unix:path``; connects lazily. Needs a running loop.
+
+    TCP is encrypted if there are authorities to check the other end by; sockets of this machine are
+    not. Raises ConfigError.
+    """
+    options = channel_options()
+    credentials = None if address.startswith("unix:") else channel_credentials(settings)
+    if credentials is None:
+        channel = grpc.aio.insecure_channel(address, options=options)
+    else:
+        name = settings.tls_server_name
+        named = [("grpc.ssl_target_name_override", name)] if name else []
+        channel = grpc.aio.secure_channel(address, credentials, options=[*options, *named])
+    token = Token(settings.token_file)
+    return AuthorizedChannel(channel, token) if token.given else channel

@@ -47,6 +47,11 @@ TABLE: dict[ErrorReason, tuple[grpc.StatusCode, type[AegaeonError]]] = {
     ErrorReason.STALE_LEASE: (grpc.StatusCode.FAILED_PRECONDITION, errors.PreconditionError),
     ErrorReason.MODEL_DRAINING: (grpc.StatusCode.ABORTED, errors.UnavailableError),
     ErrorReason.MODEL_CONFLICT: (grpc.StatusCode.ALREADY_EXISTS, errors.ConflictError),
+    ErrorReason.UNAUTHENTICATED: (grpc.StatusCode.UNAUTHENTICATED, errors.UnauthenticatedError),
+    ErrorReason.PERMISSION_DENIED: (
+        grpc.StatusCode.PERMISSION_DENIED,
+        errors.PermissionDeniedError,
+    ),
     ErrorReason.KV_NOT_FOUND: (grpc.StatusCode.NOT_FOUND, errors.NotFoundError),
 }
 
@@ -58,6 +63,8 @@ _BARE_CODES: dict[grpc.StatusCode, ErrorReason] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: ErrorReason.QUEUE_FULL,
     grpc.StatusCode.DEADLINE_EXCEEDED: ErrorReason.DEADLINE_EXCEEDED,
     grpc.StatusCode.CANCELLED: ErrorReason.CANCELLED,
+    grpc.StatusCode.UNAUTHENTICATED: ErrorReason.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED: ErrorReason.PERMISSION_DENIED,
 }
 
 

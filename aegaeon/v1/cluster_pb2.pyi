@@ -145,12 +145,14 @@ class RegisterWorkerRequest(_message.Message):
     def __init__(self, contract_version: _Optional[int] = ..., node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., max_batch_sequences: _Optional[int] = ..., role: _Optional[_Union[EngineRole, str]] = ...) -> None: ...
 
 class RegisterWorkerResponse(_message.Message):
-    __slots__ = ("epoch", "lease_ttl_ns")
+    __slots__ = ("epoch", "lease_ttl_ns", "contract_version")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEASE_TTL_NS_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     lease_ttl_ns: int
-    def __init__(self, epoch: _Optional[int] = ..., lease_ttl_ns: _Optional[int] = ...) -> None: ...
+    contract_version: int
+    def __init__(self, epoch: _Optional[int] = ..., lease_ttl_ns: _Optional[int] = ..., contract_version: _Optional[int] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
     __slots__ = ("epoch",)
@@ -173,6 +175,26 @@ class DeregisterWorkerRequest(_message.Message):
 class DeregisterWorkerResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("node_id", "worker_index", "resume")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    worker_index: int
+    resume: bool
+    def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., resume: _Optional[bool] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("remaining_sequences", "unserved_models", "drained")
+    REMAINING_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    UNSERVED_MODELS_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    remaining_sequences: int
+    unserved_models: _containers.RepeatedScalarFieldContainer[str]
+    drained: bool
+    def __init__(self, remaining_sequences: _Optional[int] = ..., unserved_models: _Optional[_Iterable[str]] = ..., drained: _Optional[bool] = ...) -> None: ...
 
 class GetRuntimeRequest(_message.Message):
     __slots__ = ()
@@ -227,7 +249,7 @@ class KvLink(_message.Message):
     def __init__(self, source_node_id: _Optional[str] = ..., target_node_id: _Optional[str] = ..., transport: _Optional[_Union[KvTransport, str]] = ..., transfers: _Optional[int] = ..., interruptions: _Optional[int] = ..., bytes: _Optional[int] = ..., time_ns: _Optional[int] = ..., bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("node_id", "worker_index", "epoch", "address", "device", "memory", "pid", "connected", "usage")
+    __slots__ = ("node_id", "worker_index", "epoch", "address", "device", "memory", "pid", "connected", "usage", "draining", "contract_version")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +259,8 @@ class WorkerInfo(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     worker_index: int
     epoch: int
@@ -246,7 +270,9 @@ class WorkerInfo(_message.Message):
     pid: int
     connected: bool
     usage: WorkerMemory
-    def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., pid: _Optional[int] = ..., connected: _Optional[bool] = ..., usage: _Optional[_Union[WorkerMemory, _Mapping]] = ...) -> None: ...
+    draining: bool
+    contract_version: int
+    def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., pid: _Optional[int] = ..., connected: _Optional[bool] = ..., usage: _Optional[_Union[WorkerMemory, _Mapping]] = ..., draining: _Optional[bool] = ..., contract_version: _Optional[int] = ...) -> None: ...
 
 class WorkerMemory(_message.Message):
     __slots__ = ("device_weight_bytes", "device_kv_bytes", "device_free_bytes", "host_kv_bytes", "weight_cache_bytes", "sequences")
@@ -417,10 +443,12 @@ class WorkerChanged(_message.Message):
         CHANGE_REGISTERED: _ClassVar[WorkerChanged.Change]
         CHANGE_CONNECTED: _ClassVar[WorkerChanged.Change]
         CHANGE_LOST: _ClassVar[WorkerChanged.Change]
+        CHANGE_DRAINING: _ClassVar[WorkerChanged.Change]
     CHANGE_UNSPECIFIED: WorkerChanged.Change
     CHANGE_REGISTERED: WorkerChanged.Change
     CHANGE_CONNECTED: WorkerChanged.Change
     CHANGE_LOST: WorkerChanged.Change
+    CHANGE_DRAINING: WorkerChanged.Change
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]

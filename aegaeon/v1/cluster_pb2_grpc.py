@@ -65,6 +65,11 @@ class ClusterServiceStub:
                 request_serializer=aegaeon_dot_v1_dot_cluster__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=aegaeon_dot_v1_dot_cluster__pb2.WatchEventsResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_stream(
+                '/aegaeon.v1.ClusterService/Drain',
+                request_serializer=aegaeon_dot_v1_dot_cluster__pb2.DrainRequest.SerializeToString,
+                response_deserializer=aegaeon_dot_v1_dot_cluster__pb2.DrainResponse.FromString,
+                _registered_method=True)
         self.ResetStatistics = channel.unary_unary(
                 '/aegaeon.v1.ClusterService/ResetStatistics',
                 request_serializer=aegaeon_dot_v1_dot_cluster__pb2.ResetStatisticsRequest.SerializeToString,
@@ -131,6 +136,25 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Takes work off workers, so that they can be stopped or upgraded without anybody noticing.
+
+        At once: nothing new goes to them, and their sequences go on at other engines from the tokens they
+        have. Those that no other engine can take end where they are; new requests for a model that no
+        other engine has are refused with UNAVAILABLE. The answers tell what is left, whenever that has
+        changed; the last one, and no other, has `drained` set. Whoever leaves before that stops nothing:
+        the drain goes on, and another call watches it again. A worker that registers anew takes part
+        again. With `resume` the workers take part again, and there is one answer, without `drained`.
+
+        Without a node, the scheduler itself is drained: it takes no new requests (UNAVAILABLE,
+        SHUTTING_DOWN), its health is NOT_SERVING, and what runs goes on where it is.
+
+        Errors: INVALID_ARGUMENT (no such worker is registered).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ResetStatistics(self, request, context):
         """Sets the counters of GetRuntime to zero. Requests and replicas are untouched.
         """
@@ -170,6 +194,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.WatchEvents,
                     request_deserializer=aegaeon_dot_v1_dot_cluster__pb2.WatchEventsRequest.FromString,
                     response_serializer=aegaeon_dot_v1_dot_cluster__pb2.WatchEventsResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_stream_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=aegaeon_dot_v1_dot_cluster__pb2.DrainRequest.FromString,
+                    response_serializer=aegaeon_dot_v1_dot_cluster__pb2.DrainResponse.SerializeToString,
             ),
             'ResetStatistics': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetStatistics,
@@ -340,6 +369,33 @@ class ClusterService:
             '/aegaeon.v1.ClusterService/WatchEvents',
             aegaeon_dot_v1_dot_cluster__pb2.WatchEventsRequest.SerializeToString,
             aegaeon_dot_v1_dot_cluster__pb2.WatchEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/aegaeon.v1.ClusterService/Drain',
+            aegaeon_dot_v1_dot_cluster__pb2.DrainRequest.SerializeToString,
+            aegaeon_dot_v1_dot_cluster__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

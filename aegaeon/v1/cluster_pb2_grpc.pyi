@@ -63,6 +63,21 @@ class ClusterServiceStub:
     """Events from now on, in order, without end. A reader that falls behind by more than 4,096 events
     is ended with RESOURCE_EXHAUSTED.
     """
+    Drain: _grpc.UnaryStreamMultiCallable[_cluster_pb2.DrainRequest, _cluster_pb2.DrainResponse]
+    """Takes work off workers, so that they can be stopped or upgraded without anybody noticing.
+
+    At once: nothing new goes to them, and their sequences go on at other engines from the tokens they
+    have. Those that no other engine can take end where they are; new requests for a model that no
+    other engine has are refused with UNAVAILABLE. The answers tell what is left, whenever that has
+    changed; the last one, and no other, has `drained` set. Whoever leaves before that stops nothing:
+    the drain goes on, and another call watches it again. A worker that registers anew takes part
+    again. With `resume` the workers take part again, and there is one answer, without `drained`.
+
+    Without a node, the scheduler itself is drained: it takes no new requests (UNAVAILABLE,
+    SHUTTING_DOWN), its health is NOT_SERVING, and what runs goes on where it is.
+
+    Errors: INVALID_ARGUMENT (no such worker is registered).
+    """
     ResetStatistics: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ResetStatisticsRequest, _cluster_pb2.ResetStatisticsResponse]
     """Sets the counters of GetRuntime to zero. Requests and replicas are untouched."""
 
@@ -100,6 +115,21 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     WatchEvents: _aio.UnaryStreamMultiCallable[_cluster_pb2.WatchEventsRequest, _cluster_pb2.WatchEventsResponse]  # type: ignore[assignment]
     """Events from now on, in order, without end. A reader that falls behind by more than 4,096 events
     is ended with RESOURCE_EXHAUSTED.
+    """
+    Drain: _aio.UnaryStreamMultiCallable[_cluster_pb2.DrainRequest, _cluster_pb2.DrainResponse]  # type: ignore[assignment]
+    """Takes work off workers, so that they can be stopped or upgraded without anybody noticing.
+
+    At once: nothing new goes to them, and their sequences go on at other engines from the tokens they
+    have. Those that no other engine can take end where they are; new requests for a model that no
+    other engine has are refused with UNAVAILABLE. The answers tell what is left, whenever that has
+    changed; the last one, and no other, has `drained` set. Whoever leaves before that stops nothing:
+    the drain goes on, and another call watches it again. A worker that registers anew takes part
+    again. With `resume` the workers take part again, and there is one answer, without `drained`.
+
+    Without a node, the scheduler itself is drained: it takes no new requests (UNAVAILABLE,
+    SHUTTING_DOWN), its health is NOT_SERVING, and what runs goes on where it is.
+
+    Errors: INVALID_ARGUMENT (no such worker is registered).
     """
     ResetStatistics: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ResetStatisticsRequest, _cluster_pb2.ResetStatisticsResponse]  # type: ignore[assignment]
     """Sets the counters of GetRuntime to zero. Requests and replicas are untouched."""
@@ -171,6 +201,27 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_cluster_pb2.WatchEventsResponse], _abc.AsyncIterator[_cluster_pb2.WatchEventsResponse]]:
         """Events from now on, in order, without end. A reader that falls behind by more than 4,096 events
         is ended with RESOURCE_EXHAUSTED.
+        """
+
+    @_abc_1.abstractmethod
+    def Drain(
+        self,
+        request: _cluster_pb2.DrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_cluster_pb2.DrainResponse], _abc.AsyncIterator[_cluster_pb2.DrainResponse]]:
+        """Takes work off workers, so that they can be stopped or upgraded without anybody noticing.
+
+        At once: nothing new goes to them, and their sequences go on at other engines from the tokens they
+        have. Those that no other engine can take end where they are; new requests for a model that no
+        other engine has are refused with UNAVAILABLE. The answers tell what is left, whenever that has
+        changed; the last one, and no other, has `drained` set. Whoever leaves before that stops nothing:
+        the drain goes on, and another call watches it again. A worker that registers anew takes part
+        again. With `resume` the workers take part again, and there is one answer, without `drained`.
+
+        Without a node, the scheduler itself is drained: it takes no new requests (UNAVAILABLE,
+        SHUTTING_DOWN), its health is NOT_SERVING, and what runs goes on where it is.
+
+        Errors: INVALID_ARGUMENT (no such worker is registered).
         """
 
     @_abc_1.abstractmethod

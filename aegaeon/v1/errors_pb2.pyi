@@ -30,6 +30,8 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_STALE_LEASE: _ClassVar[ErrorReason]
     ERROR_REASON_MODEL_DRAINING: _ClassVar[ErrorReason]
     ERROR_REASON_MODEL_CONFLICT: _ClassVar[ErrorReason]
+    ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
+    ERROR_REASON_PERMISSION_DENIED: _ClassVar[ErrorReason]
     ERROR_REASON_KV_NOT_FOUND: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_EMPTY_PROMPT: ErrorReason
@@ -52,6 +54,8 @@ ERROR_REASON_CANCELLED: ErrorReason
 ERROR_REASON_STALE_LEASE: ErrorReason
 ERROR_REASON_MODEL_DRAINING: ErrorReason
 ERROR_REASON_MODEL_CONFLICT: ErrorReason
+ERROR_REASON_UNAUTHENTICATED: ErrorReason
+ERROR_REASON_PERMISSION_DENIED: ErrorReason
 ERROR_REASON_KV_NOT_FOUND: ErrorReason
 
 class ErrorDetail(_message.Message):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aegaeon.rpc.daemon import StopSignal, announce_ready, run_daemon
 from aegaeon.rpc.notify import keep_watchdog, notify
+from aegaeon.security.options import add_security_options, security_settings
 from aegaeon_scheduler.config import DaemonConfig
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.policies import SchedulingPolicy
@@ -59,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--listen", default=daemon.listen, help="host:port (port 0: any free one) or unix:path")
-    add("--insecure-bind", action="store_true", help="allow a TCP address beyond loopback")
+    add("--config", type=Path, help="YAML file; its security section counts here")
+    add_security_options(parser)
     add(
         "--shutdown-grace-s",
         type=float,
@@ -147,6 +149,7 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
     return DaemonConfig(
         listen=options.listen,
         insecure_bind=options.insecure_bind,
+        security=security_settings(options, options.config),
         lease_ttl_ns=options.lease_ttl_ms * _MS,
         shutdown_grace_s=options.shutdown_grace_s,
         ready_fd=options.ready_fd,

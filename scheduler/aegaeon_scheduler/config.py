@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aegaeon.security.settings import PLAIN, SecuritySettings
 from aegaeon_scheduler.core.config import CoreConfig
 
 
@@ -13,8 +14,10 @@ class DaemonConfig:
 
     #: ``host:port`` (port 0 takes a free one) or ``unix:path``.
     listen: str = "127.0.0.1:50550"
-    #: Allow a TCP address that other machines can reach; calls are neither encrypted nor checked.
+    #: Allow a TCP address that other machines can reach without TLS, or without asking who calls.
     insecure_bind: bool = False
+    #: Certificates, the keys that are accepted, and the one that is shown to workers.
+    security: SecuritySettings = PLAIN
     #: A worker is lost this long after its last sign of life, in ns. It finds hung processes and
     #: machines; a dead process is noticed at once, by its broken stream. Long enough for a process
     #: that gets little of a busy machine.

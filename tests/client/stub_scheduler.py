@@ -164,6 +164,9 @@ class StubModels(model_pb2_grpc.ModelServiceServicer):
     def __init__(self, state: StubState) -> None:
         self._state = state
 
+    async def ListModels(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return model_pb2.ListModelsResponse()
+
     async def GetModel(self, request: Any, context: Any) -> Any:  # noqa: N802
         return model_pb2.GetModelResponse(
             model=model_pb2.ModelInfo(

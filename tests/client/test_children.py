@@ -111,6 +111,7 @@ def test_workers_are_told_their_place_and_budgets(stub_daemons: Path) -> None:
     with LLMService([NodeConfig("n", 0, 0, 1, device_memory_bytes=2**26, **sizes)]) as service:
         [worker] = [p for p in daemons_of(stub_daemons) if "aegaeon_worker" in p.cmdline()]
         flags = worker.cmdline()[3:]
+        flags.remove("--allow-remote-code")  # it is its user's own
     given = dict(zip(flags[::2], flags[1::2], strict=True))
     assert given["--scheduler"] == service.address
     assert (given["--node-id"], given["--worker-index"]) == ("n", "0")

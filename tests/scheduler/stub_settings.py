@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aegaeon.errors import ModelLoadError
+from aegaeon.rpc.version import CONTRACT_VERSION
 from aegaeon.v1 import cluster_pb2
 
 
@@ -23,6 +24,7 @@ class StubSettings:
     worker_index: int = 0
     #: As in `EngineRole`, without the prefix.
     role: str = "SIMPLE"
+    contract_version: int = CONTRACT_VERSION
     step_s: float = 0.002
     max_batch_sequences: int = 64
     pool_bytes: int = 1 << 30

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from aegaeon.rpc.channel import CONTRACT_VERSION, open_channel, server_options
+from aegaeon.rpc.channel import open_channel, server_options
 from aegaeon.rpc.status import abort, to_detail
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, worker_pb2, worker_pb2_grpc
 from tests.scheduler.stub_model import CONTEXT, EOS, VOCAB, StubSequence, tell
@@ -101,7 +101,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
         settings = self.settings
         answer = await self._scheduler.RegisterWorker(
             cluster_pb2.RegisterWorkerRequest(
-                contract_version=CONTRACT_VERSION,
+                contract_version=settings.contract_version,
                 node_id=settings.node_id,
                 worker_index=settings.worker_index,
                 address=self._address,

@@ -174,6 +174,13 @@ class AnyOrder(RuleBasedStateMachine):
         for event in late:  # of an ended registration: must change nothing
             self.world.apply(event)
 
+    @rule(data=st.data(), several=st.booleans(), resume=st.booleans())
+    @precondition(lambda self: self.world.workers)
+    def drain(self, data: st.DataObject, several: bool, resume: bool) -> None:
+        epochs = sorted(self.world.workers)
+        chosen = [data.draw(st.sampled_from(epochs)) for _ in range(1 + several)]
+        self.world.apply(events.DrainRequested(tuple(dict.fromkeys(chosen)), resume))
+
     @rule(model=st.sampled_from(MODELS), count=st.integers(1, 2))
     def deploy(self, model: str, count: int) -> None:
         self.world.deploy(model, count)

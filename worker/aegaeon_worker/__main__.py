@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from aegaeon.rpc.daemon import leave, run_daemon
+from aegaeon.security.model_rules import add_model_options, model_rules
+from aegaeon.security.options import add_security_options, security_settings
+from aegaeon.security.settings import SecuritySettings
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.sizes import GivenSizes, complete_sizes
 
@@ -37,6 +40,8 @@ async def _serve(options: argparse.Namespace) -> None:
 def _config(options: argparse.Namespace) -> WorkerConfig:
     fields = {key: value for key, value in vars(options).items() if value is not None}
     file = fields.pop("config", None)
+    for name in ("model_root", "allow_remote_code", *(f.name for f in dc_fields(SecuritySettings))):
+        fields.pop(name, None)
     given = GivenSizes(
         **{field.name: fields.pop(field.name, None) for field in dc_fields(GivenSizes)}
     )
@@ -46,6 +51,8 @@ def _config(options: argparse.Namespace) -> WorkerConfig:
         cpu_slab_bytes=sizes.cpu_slab_bytes,
         model_cache_bytes=sizes.cache_bytes,
         device_memory_bytes=sizes.device_bytes,
+        security=security_settings(options, file),
+        model_rules=model_rules(options),
         **fields,
     )
 
@@ -65,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--instance", default="default", help="isolates shared memory of services on one host")
     add("--shm-dir", type=Path, default=Path("/dev/shm"), help="default: %(default)s")
-    add("--config", type=Path, help="YAML file; its server section gives sizes not given here")
+    add("--config", type=Path, help="YAML file; its sections server (sizes) and security count")
     add("--cpu-num-slabs", type=int, help="host KV slabs of the node")
     add("--cpu-slab-bytes", type=int, help="bytes of one slab")
     add("--model-cache-bytes", type=int, help="budget of the node's weight cache")
@@ -76,10 +83,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, help="compute threads on the CPU; 0 lets torch choose")
     add("--max-batch-sequences", type=int, help="sequences that run together at most")
     add("--keep-weights", action="store_true", help="leave the weight cache for the next start")
-    add("--insecure-bind", action="store_true", help="allow TCP beyond loopback without TLS")
     add("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     add("--lifeline-folder", type=Path, help=argparse.SUPPRESS)
     add("--ready-fd", type=int, help=argparse.SUPPRESS)
+    add_model_options(parser)
+    add_security_options(parser)
     return parser
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aegaeon.security.model_rules import ModelRules
+from aegaeon.security.settings import PLAIN, SecuritySettings
 from aegaeon_worker.engine.step_plan import StepLimits
 
 
@@ -51,7 +53,11 @@ class WorkerConfig:
     keep_weights: bool = False
     """A clean stop leaves the weight cache for the next start."""
     insecure_bind: bool = False
-    """Allow a TCP address beyond loopback without TLS."""
+    """Allow an address that other machines can reach without TLS, or without asking who calls."""
+    security: SecuritySettings = PLAIN
+    """Certificates, the keys that are accepted, and the one that is shown to the scheduler."""
+    model_rules: ModelRules = field(default_factory=ModelRules)
+    """Which checkpoints may be read, and whether their code may run."""
     lifeline_fd: int | None = None
     """Stop when this pipe closes, see `aegaeon.rpc.lifeline`."""
     lifeline_folder: Path | None = None

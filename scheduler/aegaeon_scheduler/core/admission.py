@@ -119,6 +119,12 @@ def _ready_model(state: State, name: str) -> tuple[Model, ModelFacts, DeviceFact
             reason=ErrorReason.MODEL_DRAINING,
             metadata={"model": name},
         )
+    if found is ReplicaState.READY:
+        raise UnavailableError(
+            f"model {name!r} is on engines only that are to be stopped; try again once others, or "
+            "the same ones anew, have it",
+            metadata={"model": name, "state": found.name},
+        )
     raise UnavailableError(
         f"model {name!r} has no READY replica; its state is {found.name}",
         metadata={"model": name, "state": found.name},

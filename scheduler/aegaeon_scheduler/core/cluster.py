@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core import (
+    draining,
     events,
     hand_off,
     intake,
@@ -137,6 +138,10 @@ class Cluster:
                 self._enqueue(event)
             case events.ModelInspected():
                 self._inspected(event)
+            case events.DrainRequested():
+                engines = [e for epoch in event.epochs if (e := state.engines.get(epoch))]
+                change = draining.resume if event.resume else draining.drain
+                change(state, engines, now_ns)
             case events.TopologyApplied():
                 state.topology = frozenset(node.node_id for node in event.nodes)
                 state.placement, state.routing = event.placement, event.routing

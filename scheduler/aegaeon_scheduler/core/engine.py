@@ -40,6 +40,8 @@ class Engine:
     estimator: Estimator
     #: Its command stream is open.
     ready: bool = False
+    #: Is to be stopped: it ends what it has, and nothing new goes there.
+    draining: bool = False
     #: Models that can run.
     loaded: set[str] = field(default_factory=set)
     #: Asked to load, not answered.

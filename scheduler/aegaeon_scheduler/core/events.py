@@ -226,6 +226,14 @@ class TopologyApplied:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """Engines are to be stopped; with ``resume``, they are not any more."""
+
+    epochs: tuple[int, ...]
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed: something is due."""
 
@@ -252,5 +260,6 @@ Event = (
     | DeployRequested
     | UndeployRequested
     | TopologyApplied
+    | DrainRequested
     | Tick
 )

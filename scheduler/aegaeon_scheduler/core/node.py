@@ -35,22 +35,31 @@ class Node:
         """Engines whose command stream is open, by index."""
         return [engine for _, engine in sorted(self.engines.items()) if engine.ready]
 
+    def lasting_engines(self) -> list[Engine]:
+        """Of those, the ones that are not to be stopped."""
+        return [engine for engine in self.ready_engines() if not engine.draining]
+
     def engines_with(self, model: str) -> Iterator[Engine]:
         """Engines that can run a model, by index."""
         return (e for e in self.ready_engines() if model in e.loaded and model not in e.unloading)
 
     def engines_for(self, model: str, stage: EngineRole) -> list[Engine]:
-        """Engines that take a model's sequences to PREFILL or DECODE, by index.
+        """Engines that take a model's sequences to PREFILL or DECODE, by index; none that is to be
+        stopped.
 
         Where no engine for the stage has the model, those for the other one do both.
         """
-        loaded = list(self.engines_with(model))
+        loaded = [engine for engine in self.engines_with(model) if not engine.draining]
         own = [engine for engine in loaded if engine.role in (EngineRole.SIMPLE, stage)]
         return own or loaded
 
     def decoders(self, model: str) -> list[Engine]:
-        """Engines that are meant to decode, and can run a model, by index."""
-        return [e for e in self.engines_with(model) if e.role is not EngineRole.PREFILL]
+        """Engines that are meant to decode, and to stay, and can run a model, by index."""
+        return [
+            engine
+            for engine in self.engines_with(model)
+            if engine.role is not EngineRole.PREFILL and not engine.draining
+        ]
 
     def complete(self, model: str) -> bool:
         """Every stage has an engine with the model, as far as its engines can have it."""

@@ -17,6 +17,7 @@ class WorkerChange(enum.IntEnum):
     REGISTERED = 1
     CONNECTED = 2
     LOST = 3
+    DRAINING = 4
 
 
 class TurnChange(enum.IntEnum):

@@ -39,10 +39,11 @@ def survey(
     state: State, node: Node, facts: ModelFacts, packed: dict[str, int]
 ) -> Site | AegaeonError:
     """How a node could take a model now, or why it cannot; ``packed`` as `State.packed_bytes`."""
-    engines = node.ready_engines()
+    engines = node.lasting_engines()
     if not engines:
         return UnavailableError(
-            f"node {node.node_id!r} has no connected worker", reason=ErrorReason.WORKER_LOST
+            f"node {node.node_id!r} has no connected worker that stays",
+            reason=ErrorReason.WORKER_LOST,
         )
     if not any(fits_device(facts, engine.identity.device) for engine in engines):
         pool = max(engine.identity.device.pool_bytes for engine in engines)

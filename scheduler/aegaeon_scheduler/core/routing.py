@@ -45,7 +45,7 @@ def next_engine(state: State, sequence: Sequence, now_ns: int) -> Engine | None:
                 kv_sources.drop(state, sequence)
             return engine
         kv_sources.forget(state, sequence)
-    return choose_engine(state, sequence)
+    return choose_engine(state, sequence) or _leaving_engine(state, sequence)
 
 
 def choose_engine(state: State, sequence: Sequence) -> Engine | None:
@@ -58,6 +58,19 @@ def choose_engine(state: State, sequence: Sequence) -> Engine | None:
             return engine
         nodes.remove(chosen)
     return None
+
+
+def _leaving_engine(state: State, sequence: Sequence) -> Engine | None:
+    """An engine that is to be stopped and waits for its last sequences: nobody else can take this
+    one, which was accepted."""
+    leaving = [
+        engine
+        for node, replica in state.replicas(sequence.model)
+        if replica.state is ReplicaState.READY
+        for engine in node.engines_with(sequence.model)
+        if engine.draining
+    ]
+    return _choose_fitting(state, leaving, sequence)
 
 
 def _choose_fitting(state: State, engines: Items[Engine], sequence: Sequence) -> Engine | None:

@@ -87,10 +87,14 @@ class Sequence:
         return self.finish is not FinishReason.UNSPECIFIED or self.error is not None
 
     @property
+    def made(self) -> int:
+        """Tokens produced here."""
+        return len(self.generated) - self.inherited
+
+    @property
     def due_ns(self) -> int:
         """When the next token is due."""
-        made = len(self.generated) - self.inherited
-        return self.arrival_ns + self.slo.ttft_ns + made * self.slo.tpot_ns
+        return self.arrival_ns + self.slo.ttft_ns + self.made * self.slo.tpot_ns
 
     @property
     def end_due_ns(self) -> int:

@@ -15,7 +15,7 @@ from aegaeon_scheduler.core.values import EngineRole
 
 def steal(state: State, thief: Engine, now_ns: int) -> None:
     """Let an engine take a batch, if it is an idle decode engine and another one has too many."""
-    if thief.role is not EngineRole.DECODE or not thief.ready or thief.sequences:
+    if thief.role is not EngineRole.DECODE or not thief.ready or thief.draining or thief.sequences:
         return
     node = state.nodes[thief.identity.node_id]
     loaded = [

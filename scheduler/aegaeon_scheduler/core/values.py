@@ -223,6 +223,7 @@ class WorkerIdentity:
     incarnation: str = ""
     pid: int = 0
     role: EngineRole = EngineRole.SIMPLE
+    contract_version: int = 0
 
     @property
     def engine_id(self) -> str:

@@ -8,11 +8,13 @@ from typing import Any
 
 from aegaeon.errors import AegaeonError, RequestTimeoutError, ResourceExhaustedError
 from aegaeon.rpc.status import abort
+from aegaeon.rpc.version import CONTRACT_VERSION
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc
 from aegaeon_scheduler.core.events import TopologyApplied
 from aegaeon_scheduler.core.notices import Notice, WorkerChanged
 from aegaeon_scheduler.core.statistics import Statistics
 from aegaeon_scheduler.service.broadcast import MAX_BEHIND, Broadcast
+from aegaeon_scheduler.service.drains import Drains
 from aegaeon_scheduler.service.driver import Driver, shutting_down
 from aegaeon_scheduler.service.registry import Registry
 from aegaeon_scheduler.service.snapshot import cluster_event, engine_info, runtime_snapshot
@@ -30,9 +32,10 @@ _DEADLINE_MARGIN_S = 0.2
 class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
     """Nodes, workers, and what they are doing."""
 
-    def __init__(self, driver: Driver, registry: Registry) -> None:
+    def __init__(self, driver: Driver, registry: Registry, drains: Drains) -> None:
         self._driver = driver
         self._registry = registry
+        self._drains = drains
         self._broadcast = Broadcast()
         self._workers_changed = asyncio.Event()
         driver.listen(self._on_notice)
@@ -64,7 +67,9 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
         except AegaeonError as error:
             await abort(context, error)
         return cluster_pb2.RegisterWorkerResponse(
-            epoch=epoch, lease_ttl_ns=self._registry.lease_ttl_ns
+            epoch=epoch,
+            lease_ttl_ns=self._registry.lease_ttl_ns,
+            contract_version=CONTRACT_VERSION,
         )
 
     async def RenewLease(  # noqa: N802 - named by the contract
@@ -83,6 +88,16 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
         """Move a leaving worker's sequences."""
         self._registry.deregister(request.epoch)
         return cluster_pb2.DeregisterWorkerResponse()
+
+    async def Drain(  # type: ignore[override]  # noqa: N802
+        self, request: cluster_pb2.DrainRequest, context: Any
+    ) -> None:
+        """Tell what is left until nothing is."""
+        try:
+            async for answer in self._drains.run(request):
+                await context.write(answer)
+        except AegaeonError as error:
+            await abort(context, error)
 
     async def GetRuntime(  # noqa: N802 - named by the contract
         self, request: cluster_pb2.GetRuntimeRequest, context: Any

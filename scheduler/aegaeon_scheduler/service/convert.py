@@ -130,4 +130,5 @@ def worker_identity(message: cluster_pb2.RegisterWorkerRequest) -> WorkerIdentit
         incarnation=message.incarnation,
         pid=message.pid,
         role=EngineRole(message.role or EngineRole.SIMPLE),
+        contract_version=message.contract_version,
     )

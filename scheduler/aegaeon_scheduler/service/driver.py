@@ -36,6 +36,8 @@ class Driver:
         self.started_unix_ns = time.time_ns()
         self.statistics_since_unix_ns = self.started_unix_ns
         self.closing = False
+        #: No new requests are taken, while those that run go on.
+        self.draining = False
         #: Adds up to Unix time with the monotonic time that the core sees.
         self.unix_offset_ns = time.time_ns() - time.monotonic_ns()
         self._links: dict[int, WorkerLink] = {}
@@ -86,7 +88,7 @@ class Driver:
     ) -> list[Sequence | AegaeonError]:
         """Accept requests that came together. Per request, in order: its sequence, or the error
         that refuses it."""
-        if self.closing:
+        if self.closing or self.draining:
             return [shutting_down() for _ in requests]
         outcomes, following = self.cluster.submit_all(requests, backlog, time.monotonic_ns())
         self._execute(following)

@@ -8,6 +8,7 @@ from typing import Any
 
 from aegaeon.errors import AegaeonError
 from aegaeon.rpc.status import abort
+from aegaeon.security.guard import current_caller
 from aegaeon.v1 import inference_pb2, inference_pb2_grpc
 from aegaeon_scheduler.service.deltas import generate_response
 from aegaeon_scheduler.service.driver import Driver
@@ -25,7 +26,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GenerateRequest, context: Any
     ) -> None:
         """Stream one request; a slow reader gets fewer, larger messages."""
+        caller = current_caller.get()
         try:
+            caller.admit(request.model, len(request.prompt_token_ids))
             asked = await checked_request(request)
         except AegaeonError as error:
             await abort(context, error)
@@ -57,6 +60,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         finally:
             self._driver.close_backlog(backlog)
             self._driver.release(sequence)
+            caller.spend(sequence.made)
 
     async def Session(  # type: ignore[override]  # noqa: N802
         self,

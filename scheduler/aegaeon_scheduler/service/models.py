@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import PurePath
 from typing import Any
 
 from aegaeon.errors import AegaeonError, InvalidRequestError, NotFoundError
 from aegaeon.rpc.status import abort, to_detail
+from aegaeon.security.guard import current_caller
 from aegaeon.v1 import model_pb2, model_pb2_grpc
 from aegaeon_scheduler.core import commands
 from aegaeon_scheduler.core.admission import check_objective
@@ -16,6 +18,7 @@ from aegaeon_scheduler.service.convert import model_facts_message, model_spec, m
 from aegaeon_scheduler.service.driver import Driver
 
 _MAX_NAME = 256
+_MAX_PATH = 4096
 
 
 class ModelService(model_pb2_grpc.ModelServiceServicer):
@@ -27,13 +30,19 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
     async def ListModels(  # noqa: N802 - named by the contract
         self, request: model_pb2.ListModelsRequest, context: Any
     ) -> model_pb2.ListModelsResponse:
-        """Every model that has a replica."""
-        return model_pb2.ListModelsResponse(models=model_infos(self._driver.cluster.state))
+        """Every model that has a replica and that the caller may use."""
+        permits = current_caller.get().permits_model
+        infos = model_infos(self._driver.cluster.state)
+        return model_pb2.ListModelsResponse(models=[i for i in infos if permits(i.spec.name)])
 
     async def GetModel(  # noqa: N802 - named by the contract
         self, request: model_pb2.GetModelRequest, context: Any
     ) -> model_pb2.GetModelResponse:
         """One model."""
+        try:
+            current_caller.get().check_model(request.name)
+        except AegaeonError as refusal:
+            await abort(context, refusal)
         models = {model.spec.name: model for model in model_infos(self._driver.cluster.state)}
         if request.name not in models:
             error = NotFoundError(
@@ -111,21 +120,29 @@ def model_infos(state: State) -> list[model_pb2.ModelInfo]:
 
 
 def _checked(spec: ModelSpec) -> ModelSpec:
-    name = spec.name
-    if not 1 <= len(name) <= _MAX_NAME or any(unicodedata.category(c) == "Cc" for c in name):
-        raise InvalidRequestError(
-            f"spec.name is {name[:300]!r}; it must be 1 to {_MAX_NAME} characters without control "
-            "characters",
-            metadata={"field": "spec.name", "value": name[:300]},
-        )
-    if not spec.path:
-        raise InvalidRequestError(
-            "spec.path is empty; it must name the folder of the checkpoint",
-            metadata={"field": "spec.path", "value": ""},
-        )
+    _check_text("spec.name", spec.name, _MAX_NAME)
+    _check_text("spec.path", spec.path, _MAX_PATH)
+    # A name may become part of a path, as that of a Hugging Face repository does; a path that
+    # climbs would say one folder and mean another.
+    if spec.name.startswith("/") or {"..", "."} & set(spec.name.replace("\\", "/").split("/")):
+        raise _field("spec.name", spec.name, "free of '.' and '..' between slashes, and relative")
+    if ".." in PurePath(spec.path).parts:
+        raise _field("spec.path", spec.path, "a folder without '..' in its path")
     check_objective("spec.ttft_slo_ns", spec.ttft_slo_ns)
     check_objective("spec.tpot_slo_ns", spec.tpot_slo_ns)
     return spec
+
+
+def _check_text(field: str, text: str, most: int) -> None:
+    if not 1 <= len(text) <= most or any(unicodedata.category(c) == "Cc" for c in text):
+        raise _field(field, text, f"1 to {most} characters without control characters")
+
+
+def _field(name: str, value: str, rule: str) -> AegaeonError:
+    return InvalidRequestError(
+        f"{name} is {value[:300]!r}; it must be {rule}",
+        metadata={"field": name, "value": value[:300]},
+    )
 
 
 def _progress(message: commands.DeployProgressed) -> model_pb2.DeployModelResponse:

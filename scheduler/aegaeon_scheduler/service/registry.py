@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from aegaeon.errors import AegaeonError, ErrorReason, InvalidRequestError, PreconditionError
-from aegaeon.rpc.channel import CONTRACT_VERSION
+from aegaeon.rpc.version import check_version
+from aegaeon.security.settings import PLAIN, SecuritySettings
 from aegaeon.v1 import cluster_pb2
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.values import WorkerIdentity
@@ -38,8 +39,11 @@ class Registry:
     Renewals and events of the command stream alike show that a worker lives.
     """
 
-    def __init__(self, driver: Driver, lease_ttl_ns: int) -> None:
+    def __init__(
+        self, driver: Driver, lease_ttl_ns: int, security: SecuritySettings = PLAIN
+    ) -> None:
         self.lease_ttl_ns = lease_ttl_ns
+        self._security = security
         self._driver = driver
         # Above every epoch of an earlier scheduler, or its workers would refuse the stream.
         self._last_epoch = time.time_ns() // 1_000_000
@@ -58,7 +62,8 @@ class Registry:
         self._driver.apply(events.WorkerRegistered(epoch, identity))
         now = asyncio.get_running_loop().time()
         self._leases[epoch] = _Lease(now, self._timer(epoch, now))
-        self._driver.connect(WorkerLink(epoch, identity.address, partial(self._on_event, epoch)))
+        on_event = partial(self._on_event, epoch)
+        self._driver.connect(WorkerLink(epoch, identity.address, on_event, self._security))
         return epoch
 
     def renew(self, epoch: int) -> None:
@@ -130,13 +135,7 @@ class Registry:
 
 
 def _checked(message: cluster_pb2.RegisterWorkerRequest) -> WorkerIdentity:
-    if message.contract_version != CONTRACT_VERSION:
-        raise PreconditionError(
-            f"the worker speaks contract version {message.contract_version}, the scheduler "
-            f"{CONTRACT_VERSION}; install the same release on both",
-            reason=ErrorReason.CONTRACT_MISMATCH,
-            metadata={"ours": CONTRACT_VERSION, "theirs": message.contract_version},
-        )
+    check_version(message.contract_version, peer="worker")
     if not 1 <= len(message.node_id) <= _MAX_NODE_ID:
         raise _field("node_id", message.node_id, "1 to 128 characters")
     if not _ADDRESS.fullmatch(message.address):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import grpc
-
 from aegaeon.rpc.address import bind
-from aegaeon.rpc.channel import server_options
+from aegaeon.rpc.channel import make_server
 from aegaeon.rpc.health import Health
 from aegaeon.v1 import (
     cluster_pb2,
@@ -20,6 +18,7 @@ from aegaeon.v1 import (
 )
 from aegaeon_scheduler.config import DaemonConfig
 from aegaeon_scheduler.service.cluster_service import ClusterService
+from aegaeon_scheduler.service.drains import Drains
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.inference import InferenceService
 from aegaeon_scheduler.service.models import ModelService
@@ -40,21 +39,27 @@ class SchedulerServer:
     def __init__(self, config: DaemonConfig) -> None:
         self._config = config
         self.driver = Driver(config.core)
-        self._registry = Registry(self.driver, config.lease_ttl_ns)
-        self._server = grpc.aio.server(options=server_options())
+        self._registry = Registry(self.driver, config.lease_ttl_ns, config.security)
+        self._server = make_server(config.security)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(
             InferenceService(self.driver), self._server
         )
         model_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self.driver), self._server)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(
-            ClusterService(self.driver, self._registry), self._server
+            ClusterService(self.driver, self._registry, Drains(self.driver, self._set_serving)),
+            self._server,
         )
         self._health = Health(self._server, _SERVICES)
 
     async def start(self) -> str:
         """Bind and serve; returns the address to dial, with the real port."""
         config = self._config
-        address = bind(self._server, config.listen, insecure_bind=config.insecure_bind)
+        address = bind(
+            self._server,
+            config.listen,
+            insecure_bind=config.insecure_bind,
+            settings=config.security,
+        )
         await self._server.start()
         await self._health.set_serving(True)
         _log.info("serving on %s", address)
@@ -69,6 +74,9 @@ class SchedulerServer:
         self._registry.close()
         await self.driver.close()
         self._remove_socket()
+
+    async def _set_serving(self, serving: bool) -> None:
+        await self._health.set_serving(serving)
 
     def _remove_socket(self) -> None:
         if self._config.listen.startswith("unix:"):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import islice
 
 from aegaeon.errors import AegaeonError, InvalidRequestError
+from aegaeon.security.guard import current_caller
 from aegaeon.v1 import inference_pb2
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import GenerationRequest
@@ -28,6 +29,7 @@ class Session:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._caller = current_caller.get()
         #: Open requests by the client's id.
         self._open: dict[int, Sequence] = {}
         #: Requests that were not accepted, by the client's id, until it has been told.
@@ -64,6 +66,7 @@ class Session:
             self._intake.cancel()
         for sequence in self._open.values():
             self._driver.release(sequence)
+            self._caller.spend(sequence.made)
         self._open.clear()
 
     async def _read(self, requests: AsyncIterator[inference_pb2.SessionRequest]) -> None:
@@ -93,9 +96,9 @@ class Session:
                     metadata={"field": "stream_id", "value": stream_id},
                 )
             try:
-                requests[stream_id] = await checked_request(
-                    submit.request, submit.timeout_ns, stream_id
-                )
+                asked = submit.request
+                self._caller.admit(asked.model, len(asked.prompt_token_ids))
+                requests[stream_id] = await checked_request(asked, submit.timeout_ns, stream_id)
             except AegaeonError as error:
                 self._refused[stream_id] = error
         outcomes = self._driver.submit_all(list(requests.values()), self._backlog)
@@ -121,6 +124,7 @@ class Session:
                 del self._refused[stream_id]
             for sequence in parcel.ended if parcel is not None else ():
                 del self._open[sequence.stream_id]
+                self._caller.spend(sequence.made)
             await write(message)
             self._written.set()
             self._driver.caught_up(self._backlog)

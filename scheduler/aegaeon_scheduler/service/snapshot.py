@@ -120,6 +120,8 @@ def _worker(engine: Engine) -> cluster_pb2.WorkerInfo:
         ),
         pid=identity.pid,
         connected=engine.ready,
+        draining=engine.draining,
+        contract_version=identity.contract_version,
         usage=None if engine.usage is None else _usage(engine.usage),
     )
 

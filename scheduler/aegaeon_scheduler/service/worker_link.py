@@ -12,6 +12,7 @@ import grpc
 
 from aegaeon.rpc.channel import open_channel
 from aegaeon.rpc.status import from_rpc_error
+from aegaeon.security.settings import SecuritySettings
 from aegaeon.v1 import worker_pb2, worker_pb2_grpc
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.values import ModelFacts, ModelSpec
@@ -31,10 +32,16 @@ if TYPE_CHECKING:  # generic in its stubs only
 class WorkerLink:
     """Dials a registered worker, sends commands in order, and passes its events on."""
 
-    def __init__(self, epoch: int, address: str, on_event: Callable[[events.Event], None]) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        address: str,
+        on_event: Callable[[events.Event], None],
+        security: SecuritySettings,
+    ) -> None:
         self.epoch = epoch
         self._on_event = on_event
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, security)
         self._stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
         self._outgoing: asyncio.Queue[worker_pb2.ExecuteRequest] = asyncio.Queue()
         self._closed = False

@@ -72,7 +72,10 @@ class WorkerParts:
         memory = MemoryManager(self.device, slabs, bring)
         stack.callback(memory.close)
         self.preparer = ModelPreparer(
-            TransformersLoader(self.device.torch_device), cache, default_dtype(self.device)
+            TransformersLoader(self.device.torch_device),
+            cache,
+            default_dtype(self.device),
+            config.model_rules,
         )
         packers = Packers()
         models = ModelTable(self.preparer, self.device, memory, packers, self.thread.submit)

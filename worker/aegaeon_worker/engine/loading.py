@@ -9,6 +9,7 @@ import torch
 
 import aegaeon.model_spec
 from aegaeon.config.model_config import get_model_config
+from aegaeon.security.model_rules import ModelRules
 from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
 from aegaeon_worker.kv.shape import BLOCK_TOKENS
 from aegaeon_worker.models.interface import CheckpointReader, ModelLoader, ServedModel
@@ -33,13 +34,21 @@ class PreparedModel:
 class ModelPreparer:
     """Reads and packs checkpoints; callable from any thread."""
 
-    def __init__(self, loader: ModelLoader, cache: WeightCache, default_dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        loader: ModelLoader,
+        cache: WeightCache,
+        default_dtype: torch.dtype,
+        rules: ModelRules,
+    ) -> None:
         self._loader = loader
+        self._rules = rules
         self._cache = cache
         self._default_dtype = default_dtype
 
     def inspect(self, spec: ModelSpec) -> ModelFacts:
-        """What the files say; reads headers only. ``ModelLoadError`` when it cannot be served."""
+        """What the files say; reads headers only. ``ModelLoadError`` when it cannot be served,
+        ``PermissionDeniedError`` when it must not be read."""
         served, reader = self._open(spec)
         return _facts(spec, served, reader)
 
@@ -65,6 +74,7 @@ class ModelPreparer:
         return PreparedModel(facts, served, weights, acquire, reused=not packed)
 
     def _open(self, spec: ModelSpec) -> tuple[ServedModel, CheckpointReader]:
+        self._rules.check(spec.name, spec.path, trust_remote_code=spec.trust_remote_code)
         return self._loader.open(
             spec.path,
             dtype=spec.dtype or self._default_dtype,

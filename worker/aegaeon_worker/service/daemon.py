@@ -8,14 +8,13 @@ import os
 import uuid
 from typing import Any
 
-import grpc
-
 from aegaeon.errors import AegaeonError
 from aegaeon.rpc.address import bind
-from aegaeon.rpc.channel import CONTRACT_VERSION, server_options
+from aegaeon.rpc.channel import make_server
 from aegaeon.rpc.daemon import StopSignal, announce_ready
 from aegaeon.rpc.health import Health
 from aegaeon.rpc.notify import keep_watchdog, notify
+from aegaeon.rpc.version import CONTRACT_VERSION
 from aegaeon.v1 import cluster_pb2, kv_pb2_grpc, worker_pb2_grpc
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.device.calibration import DeviceSpeed, measure_speed
@@ -42,7 +41,7 @@ async def serve(config: WorkerConfig) -> None:
     """
     stop = StopSignal()
     # Building takes memory and reads files: on a thread, so that the loop answers signals.
-    wire = KvWire()
+    wire = KvWire(config.security)
     parts = await on_passing_thread(WorkerParts, config, wire.carry)
     try:
         # Before the engine runs, which it would disturb and be disturbed by.
@@ -58,20 +57,22 @@ async def serve(config: WorkerConfig) -> None:
 async def _serve_parts(
     config: WorkerConfig, parts: WorkerParts, speed: DeviceSpeed, stop: StopSignal
 ) -> None:
-    server = grpc.aio.server(options=server_options())
+    server = make_server(config.security)
     servicer = WorkerServicer(parts.engine, parts.thread, parts.preparer)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     kv_pb2_grpc.add_KvServiceServicer_to_server(KvServicer(parts.slab_reader), server)
     health = Health(server, _SERVICES)
-    address = bind(server, config.listen, insecure_bind=config.insecure_bind)
+    address = bind(
+        server, config.listen, insecure_bind=config.insecure_bind, settings=config.security
+    )
     await server.start()
     await health.set_serving(True)
     parts.start()
     request = _registration_request(config, parts, speed, address)
-    registration = Registration(config.scheduler, request)
+    registration = Registration(config.scheduler, request, config.security)
     announce_ready(address, config.ready_fd)
     logger.info("serving on %s", address)
-    watchdog = asyncio.create_task(keep_watchdog())
+    watchdog = asyncio.create_task(keep_watchdog(parts.thread.answer))
     try:
         await _wait_for_end(parts, registration, stop)
     finally:

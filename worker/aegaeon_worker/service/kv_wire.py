@@ -13,6 +13,7 @@ import grpc
 from aegaeon.errors import AegaeonError, ErrorReason
 from aegaeon.rpc.channel import open_channel
 from aegaeon.rpc.status import from_rpc_error
+from aegaeon.security.settings import SecuritySettings
 from aegaeon.v1 import kv_pb2, kv_pb2_grpc
 from aegaeon_worker.engine.commands import FetchEnded
 from aegaeon_worker.kv.arrival import Arrival
@@ -41,7 +42,8 @@ class BrokenTransferError(AegaeonError):
 class KvWire:
     """Transfers on the running loop; what broke off is resumed after the last byte that came."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: SecuritySettings) -> None:
+        self._security = security
         self._loop = asyncio.get_running_loop()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._transfers: set[asyncio.Task[None]] = set()
@@ -91,7 +93,7 @@ class KvWire:
     async def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.pop(address, None)
         if channel is None:
-            channel = open_channel(address)
+            channel = open_channel(address, self._security)
         self._channels[address] = channel  # the latest comes last
         if len(self._channels) > _MOST_CHANNELS:
             await self._channels.pop(next(iter(self._channels))).close(grace=None)

@@ -11,6 +11,8 @@ import grpc
 from aegaeon.errors import AegaeonError, ErrorReason
 from aegaeon.rpc.channel import open_channel
 from aegaeon.rpc.status import from_rpc_error
+from aegaeon.rpc.version import check_version
+from aegaeon.security.settings import SecuritySettings
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -27,9 +29,14 @@ class Registration:
     a scheduler that refuses the worker for good (another contract version) ends it instead.
     """
 
-    def __init__(self, scheduler: str, request: cluster_pb2.RegisterWorkerRequest) -> None:
+    def __init__(
+        self,
+        scheduler: str,
+        request: cluster_pb2.RegisterWorkerRequest,
+        security: SecuritySettings,
+    ) -> None:
         self._request = request
-        self._channel = open_channel(scheduler)
+        self._channel = open_channel(scheduler, security)
         self._stub = cluster_pb2_grpc.ClusterServiceStub(self._channel)
         self._epoch = 0
         self._task = asyncio.create_task(self._run(), name="registration")
@@ -61,6 +68,10 @@ class Registration:
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._epoch = response.epoch
+            try:
+                check_version(response.contract_version or 1, peer="scheduler")
+            except AegaeonError as mismatch:
+                return mismatch
             logger.info("registered under epoch %d", self._epoch)
             await self._renew_until_lost(response.lease_ttl_ns / 1e9)
 

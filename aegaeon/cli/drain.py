@@ -1,0 +1,85 @@
+"""``aegaeon drain``: take work off workers before they are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aegaeon.errors import RequestTimeoutError
+
+if TYPE_CHECKING:
+    from aegaeon.v1 import cluster_pb2
+
+Node = Annotated[
+    str,
+    typer.Argument(
+        help="The node; without one, the scheduler takes no new requests.", show_default=False
+    ),
+]
+Worker = Annotated[int | None, typer.Option(min=0, help="One worker of it.")]
+Address = Annotated[
+    str, typer.Option(envvar="AEGAEON_ADDRESS", help="The scheduler: host:port or unix:path.")
+]
+TimeoutS = Annotated[float, typer.Option(min=0.01, help="Time for the rest to end, seconds.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Take it back into service.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def drain(
+    address: Address,
+    node: Node = "",
+    worker: Worker = None,
+    timeout_s: TimeoutS = 600.0,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Move the sequences of workers elsewhere, and return when the workers can be stopped.
+
+    When the time is over the drain goes on; another call watches it again.
+    """
+    last = asyncio.run(_drain(address, node, worker, timeout_s, resume, as_json))
+    if as_json:
+        found = {
+            "drained": last.drained,
+            "remaining_sequences": last.remaining_sequences,
+            "unserved_models": list(last.unserved_models),
+        }
+        print(json.dumps(found))
+    else:
+        print("in service again" if resume else "drained")
+
+
+async def _drain(
+    address: str, node: str, worker: int | None, timeout_s: float, resume: bool, quiet: bool
+) -> cluster_pb2.DrainResponse:
+    from aegaeon.client.connection import Connection
+    from aegaeon.v1 import cluster_pb2
+
+    last = cluster_pb2.DrainResponse()
+    connection = Connection(address)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await connection.wait_connected(timeout_s)
+            async for last in connection.drain(node, worker, resume=resume):
+                if not (quiet or last.drained or resume):
+                    _show(last)
+    except TimeoutError:
+        raise RequestTimeoutError(
+            f"{last.remaining_sequences} sequences are left after {timeout_s:g} s; they go on, and "
+            "nothing new comes: call this again to wait on, or with --resume to take it back"
+        ) from None
+    finally:
+        await connection.close()
+    return last
+
+
+def _show(answer: cluster_pb2.DrainResponse) -> None:
+    unserved = ", ".join(answer.unserved_models)
+    print(
+        f"{answer.remaining_sequences} sequences left"
+        + (f"; no other engine has {unserved}" if unserved else ""),
+        flush=True,
+    )

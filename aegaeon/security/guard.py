@@ -1,0 +1,165 @@
+"""Tells who calls, and what the caller may do now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+
+from aegaeon.errors import (
+    AegaeonError,
+    ErrorReason,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnauthenticatedError,
+)
+from aegaeon.security.key_file import KeyTable, parse_keys
+from aegaeon.security.keys import Key, Scope, find_key
+from aegaeon.security.rate import Rate
+from aegaeon.security.watched_file import WatchedFile
+
+_SCHEME = "bearer "
+
+
+class Caller:
+    """Whoever may do everything: there are no keys."""
+
+    #: For logs and events.
+    name = ""
+
+    def require(self, scope: Scope) -> None:
+        """Raise PermissionDeniedError when the caller's key is not for this."""
+
+    def check_model(self, model: str) -> None:
+        """Raise PermissionDeniedError for a model that the caller may not use."""
+
+    def permits_model(self, model: str) -> bool:
+        """Whether the caller may use a model."""
+        return True
+
+    def admit(self, model: str, prompt_tokens: int) -> None:
+        """Count a request. Raises what refuses it; ResourceExhaustedError says until when."""
+
+    def spend(self, tokens: int) -> None:
+        """Count generated tokens."""
+
+
+#: Who called, in whatever runs on behalf of a call.
+current_caller: ContextVar[Caller] = ContextVar("aegaeon_caller", default=Caller())  # noqa: B039
+
+
+class Guard:
+    """The keys of a file, and what each has left of its limits. Belongs to one event loop."""
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys: WatchedFile[KeyTable] = WatchedFile(file, lambda raw: parse_keys(raw, file))
+        self._clock = clock
+        self._rates: dict[tuple[str, str], Rate] = {}
+
+    def authenticate(self, authorization: str | None) -> Caller:
+        """Who shows this ``Authorization``. Raises UnauthenticatedError."""
+        if not authorization:
+            raise UnauthenticatedError(
+                "no key was given; send one as the header 'Authorization: Bearer <key>'"
+            )
+        if authorization[: len(_SCHEME)].lower() != _SCHEME:
+            raise UnauthenticatedError(
+                "the Authorization header has another scheme than 'Bearer <key>'"
+            )
+        key = find_key(self._keys.get(), authorization[len(_SCHEME) :].strip())
+        if key is None:
+            raise _unknown()
+        return KeyHolder(self, key.key_id)
+
+    def key(self, key_id: str) -> Key:
+        """A key as it is now. Raises UnauthenticatedError when it is there no longer."""
+        key = self._keys.get().get(key_id)
+        if key is None:
+            raise _unknown()
+        return key
+
+    def admit(self, key: Key, prompt_tokens: int) -> None:
+        """Count a request against the key's limits. Raises ResourceExhaustedError."""
+        now = self._clock()
+        amounts = {"requests_per_minute": 1, "tokens_per_minute": prompt_tokens}
+        rates = {limit: self._rate(key, limit, now) for limit in amounts}
+        for limit, rate in rates.items():
+            wait_s = 0.0 if rate is None else rate.wait_s(amounts[limit], now)
+            if rate is not None and wait_s > 0:
+                raise _limited(key, limit, rate.per_minute, wait_s)
+        for limit, rate in rates.items():
+            if rate is not None:
+                rate.take(amounts[limit], now)
+
+    def spend(self, key: Key, tokens: int) -> None:
+        """Count generated tokens."""
+        now = self._clock()
+        rate = self._rate(key, "tokens_per_minute", now)
+        if rate is not None:
+            rate.take(tokens, now)
+
+    def _rate(self, key: Key, limit: str, now: float) -> Rate | None:
+        per_minute: int | None = getattr(key, limit)
+        place = (key.key_id, limit)
+        if per_minute is None:
+            self._rates.pop(place, None)
+            return None
+        rate = self._rates.get(place)
+        if rate is None or rate.per_minute != per_minute:
+            rate = self._rates[place] = Rate(per_minute, now)
+        return rate
+
+
+class KeyHolder(Caller):
+    """Whoever showed a key. Asks for the key each time: it may change, or be revoked, meanwhile."""
+
+    def __init__(self, guard: Guard, key_id: str) -> None:
+        self._guard = guard
+        self._key_id = key_id
+        self.name = guard.key(key_id).name
+
+    def require(self, scope: Scope) -> None:
+        """See `Caller`; raises UnauthenticatedError once the key is revoked, as all others do."""
+        if not self._guard.key(self._key_id).permits(scope):
+            raise PermissionDeniedError(
+                f"the key {self.name!r} is not for this: it needs the scope {scope.value!r}",
+                metadata={"scope": scope.value},
+            )
+
+    def check_model(self, model: str) -> None:
+        """See `Caller`."""
+        if not self.permits_model(model):
+            raise PermissionDeniedError(
+                f"the key {self.name!r} may not use model {model!r}", metadata={"model": model}
+            )
+
+    def permits_model(self, model: str) -> bool:
+        """See `Caller`."""
+        return self._guard.key(self._key_id).permits_model(model)
+
+    def admit(self, model: str, prompt_tokens: int) -> None:
+        """See `Caller`."""
+        self.require(Scope.GENERATE)
+        self.check_model(model)
+        self._guard.admit(self._guard.key(self._key_id), prompt_tokens)
+
+    def spend(self, tokens: int) -> None:
+        """See `Caller`."""
+        try:
+            self._guard.spend(self._guard.key(self._key_id), tokens)
+        except UnauthenticatedError:
+            return  # revoked while it was served; nothing is left to be counted
+
+
+def _limited(key: Key, limit: str, value: int, wait_s: float) -> AegaeonError:
+    what = limit.replace("_", " ")
+    return ResourceExhaustedError(
+        f"the key {key.name!r} has used up its {value} {what}; try again in {wait_s:.1f} s",
+        reason=ErrorReason.QUEUE_FULL,
+        metadata={"limit": limit, "value": value, "retry_after_ms": max(1, round(wait_s * 1000))},
+    )
+
+
+def _unknown() -> AegaeonError:
+    return UnauthenticatedError("the key is wrong or has been revoked; ask the operator for one")
