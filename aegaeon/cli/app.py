@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import typer
 
 from aegaeon.cli.drain import drain
+from aegaeon.cli.install_service import install_service
 from aegaeon.cli.keys import keys
 from aegaeon.cli.plan import plan
+from aegaeon.cli.probe import probe
 from aegaeon.cli.simulate import simulate
 from aegaeon.errors import AegaeonError
 
@@ -22,6 +24,8 @@ app = typer.Typer(
 app.command()(simulate)
 app.command()(plan)
 app.command()(drain)
+app.command()(install_service)
+app.command()(probe)
 app.add_typer(keys, name="keys")
 
 #: What typer raises for wrong usage; typer has no public name for this base class.

@@ -12,8 +12,9 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import NoReturn
 
-from aegaeon.errors import AegaeonError
+from aegaeon.errors import AegaeonError, ConfigError
 from aegaeon.rpc.lifeline import Lifeline
+from aegaeon.rpc.logs import set_up_logging
 from aegaeon.rpc.notify import notify
 
 
@@ -51,11 +52,11 @@ def run_daemon(
     Errors of the project's own family are one line on stderr and status 1: they say what to do.
     With ``lifeline_fd`` it ends with its parent, and then removes the parent's ``lifeline_folder``.
     """
-    logging.basicConfig(
-        level=os.environ.get("AEGAEON_LOG_LEVEL", "INFO").upper(),
-        format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    try:
+        set_up_logging(name)
+    except ConfigError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
     lifeline = None if lifeline_fd is None else Lifeline(lifeline_fd, lifeline_folder)
     try:
         import uvloop

@@ -20,7 +20,10 @@ class EngineThread:
 
     def __init__(self) -> None:
         # None ends the thread. Unbounded on purpose: its writer is one flow-controlled stream.
-        self._inbox: queue.SimpleQueue[Command | Prepared | None] = queue.SimpleQueue()
+        # A future is a question whether anybody is there.
+        self._inbox: queue.SimpleQueue[Command | Prepared | Future[None] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread: threading.Thread | None = None
         self._broken: Future[BaseException] = Future()
 
@@ -40,6 +43,12 @@ class EngineThread:
         self._inbox.put(None)
         if self._thread is not None:
             self._thread.join()
+
+    async def answer(self) -> None:
+        """Return once the thread has come round to its commands; never if it is stuck or gone."""
+        question: Future[None] = Future()
+        self._inbox.put(question)
+        await asyncio.wrap_future(question)
 
     @property
     def failure(self) -> BaseException | None:
@@ -67,4 +76,8 @@ class EngineThread:
                 return True
             if command is None:
                 return False
-            engine.handle(command)
+            if isinstance(command, Future):
+                if command.set_running_or_notify_cancel():
+                    command.set_result(None)
+            else:
+                engine.handle(command)

@@ -1,0 +1,1 @@
+"""Units for systemd, as ``aegaeon install-service`` writes them."""
