@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import grpc
 
-from aegaeon.errors import AegaeonError, ErrorReason
+from aegaeon.errors import AegaeonError
 from aegaeon.rpc.channel import open_channel
 from aegaeon.rpc.status import from_rpc_error
 from aegaeon.security.settings import SecuritySettings
@@ -28,6 +28,14 @@ _LEAST_BYTES_PER_S = 10e6
 #: Attempts in a row of which nothing comes.
 _FRUITLESS_ATTEMPTS = 3
 _RETRY_S = 0.2
+#: Answers that another attempt would get again.
+_FINAL = (
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
 #: Other workers to which connections are kept.
 _MOST_CHANNELS = 32
 
@@ -126,10 +134,8 @@ class _Attempts:
         try:
             await self._read(stub)
         except grpc.aio.AioRpcError as rpc_error:
-            error = from_rpc_error(rpc_error)
-            gone = error.reason in (ErrorReason.KV_NOT_FOUND, ErrorReason.INVALID_FIELD)
-            self._over |= gone
-            self.broke(str(error))
+            self._over |= rpc_error.code() in _FINAL
+            self.broke(str(from_rpc_error(rpc_error)))
         except (BrokenTransferError, TimeoutError) as error:
             self.broke(str(error) or f"nothing came for {_STALL_S:.0f} s")
         self._fruitless = 0 if self._arrival.received > before else self._fruitless + 1
@@ -156,13 +162,13 @@ class _Attempts:
                 first_byte=arrival.received,
             )
         )
+        loop = asyncio.get_running_loop()
         try:
-            while True:
-                piece = await asyncio.wait_for(call.read(), _STALL_S)
-                if not isinstance(piece, kv_pb2.ReadKvResponse):
-                    break
-                if not arrival.write(_checked(piece, arrival)):
-                    return
+            async with asyncio.timeout(_STALL_S) as stall:
+                async for piece in call:
+                    if not arrival.write(_checked(piece, arrival)):
+                        return
+                    stall.reschedule(loop.time() + _STALL_S)
         finally:
             call.cancel()
         if not arrival.complete:
