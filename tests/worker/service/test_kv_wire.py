@@ -18,6 +18,7 @@ import pytest
 from aegaeon.errors import ErrorReason
 from aegaeon.rpc.channel import open_channel, server_options
 from aegaeon.rpc.status import from_rpc_error
+from aegaeon.security.settings import PLAIN
 from aegaeon.v1 import kv_pb2, kv_pb2_grpc, worker_pb2
 from aegaeon_worker.engine.commands import FetchEnded
 from aegaeon_worker.kv import slab_reader
@@ -94,7 +95,7 @@ async def serve() -> AsyncIterator[Serve]:
 
 @pytest.fixture
 async def wire() -> AsyncIterator[KvWire]:
-    wire = KvWire()
+    wire = KvWire(PLAIN)
     yield wire
     await wire.close()
 
@@ -281,7 +282,7 @@ async def test_a_closed_arrival_ends_its_transfer_at_once(
 
 
 async def test_the_wire_s_end_ends_every_transfer(node: Node, serve: Serve) -> None:
-    wire = KvWire()
+    wire = KvWire(PLAIN)
     target = at(node, await serve(Faulty(node, lambda *_: asyncio.sleep(60))))
     fetching = asyncio.create_task(target.fetch(wire))
     await asyncio.sleep(0.05)
