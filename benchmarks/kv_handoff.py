@@ -1,8 +1,11 @@
-"""KV that goes from one worker of a node to another through host slabs, on CPUs.
+"""KV that goes from one worker to another through host slabs, or from node to node, on CPUs.
 
 Two workers' memories in one process, each with a mapping of the slabs of its own, hand sequences to
 each other. Between any two hand-offs as many bytes are copied within ordinary memory. A hand-off
 copies twice, out to the slabs and in from them, so it cannot cost less than two such copies.
+
+What goes to another node is read from a second process over the loopback, by turns with as many
+bytes over a plain socket.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from aegaeon_worker.weights.resident import ResidentWeights
 from benchmarks.machine import describe_command, describe_machine, describe_versions
 from benchmarks.memory_copy import MemoryCopy
 from benchmarks.report import Figure, Report, Target
+from benchmarks.wire_times import WireTimes, measure_wire
 
 MIB = 1 << 20
 MODEL = "SmolLM2-135M"
@@ -151,13 +155,22 @@ def main() -> None:
         dir=options.shared_memory_dir, prefix="aegaeon-bench-"
     ) as root:
         times = measure(Path(root), options.tokens, options.rounds)
-    report = _report(times, machine, options)
+        num_blocks = KvShape.blocks_for(options.tokens)
+        wire = measure_wire(Path(root), SHAPE.block_nbytes, num_blocks, options.rounds)
+    report = _report(times, wire, machine, options)
     report.write(options.out, "kv-handoff")
     print(report.markdown())
 
 
-def _report(times: HandOffTimes, machine: dict[str, str], options: argparse.Namespace) -> Report:
+def _report(
+    times: HandOffTimes, wire: WireTimes, machine: dict[str, str], options: argparse.Namespace
+) -> Report:
     ratio = Figure("hand-off, in copies of as many bytes", "x", times.ratio)
+    gigabytes = KvShape.blocks_for(options.tokens) * SHAPE.block_nbytes / 1e9
+
+    def pace(name: str, times_ms: list[float]) -> Figure:
+        return Figure(name, "GB/s", [gigabytes / time_ms * 1e3 for time_ms in times_ms])
+
     return Report(
         title="KV from one worker to another",
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -176,6 +189,10 @@ def _report(times: HandOffTimes, machine: dict[str, str], options: argparse.Name
             Figure("copy of as many bytes in ordinary memory", "ms", times.copy),
             ratio,
             Figure("first hand-off of all, which gets the slabs their memory", "ms", [times.first]),
+            pace("copy in ordinary memory", times.copy),
+            pace("over the wire, from another process", wire.wire),
+            pace("the same, by processor time of the reader", wire.cpu),
+            pace("plain TCP socket, from the same process", wire.plain),
         ],
         targets=[Target("hand-off, in copies of as many bytes", ratio.median, "x", 2.5, False)],
     )
