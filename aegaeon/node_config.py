@@ -28,12 +28,13 @@ _AT_LEAST_ONE = (
 class NodeConfig:
     """Checked when it is made; raises ConfigError. Sizes are bytes, None is sized from the machine.
 
-    ``num_engines`` engines prefill and decode; or ``num_prefill_engines`` take prompts to their
-    first token and ``num_decode_engines`` go on from there, with the KV left in host slabs. They
-    may be on different nodes; the KV goes over the network then.
+    An engine is ``tensor_parallel_size`` workers, each with a device of its own and a share of
+    every model. ``num_engines`` engines prefill and decode; or ``num_prefill_engines`` take prompts
+    to their first token and ``num_decode_engines`` go on from there, with the KV left in host
+    slabs. They may be on different nodes; the KV goes over the network then.
 
     ``cpu_num_slabs`` slabs of ``cpu_slab_size_bytes`` hold KV in host memory, ``model_cache_size``
-    is the upper bound of the weight cache, ``device_memory_bytes`` the pool of each engine's
+    is the upper bound of the weight cache, ``device_memory_bytes`` the pool of each worker's
     device where that is host memory. Slabs and weight cache are files under ``shm_dir``.
     """
 
@@ -67,13 +68,18 @@ class NodeConfig:
 
     @property
     def engine_roles(self) -> tuple[EngineRole, ...]:
-        """What each engine is for, by the index of its worker."""
+        """What each engine is for; those of workers are ``worker_roles``."""
         numbers: dict[EngineRole, int] = {
             "simple": self.num_engines,
             "prefill": self.num_prefill_engines,
             "decode": self.num_decode_engines,
         }
         return tuple(role for role, number in numbers.items() for _ in range(number))
+
+    @property
+    def worker_roles(self) -> tuple[EngineRole, ...]:
+        """What the engine of each worker is for, by the worker's index."""
+        return tuple(role for role in self.engine_roles for _ in range(self.tensor_parallel_size))
 
     def _check_number(self, name: str, least: int) -> None:
         value = getattr(self, name)
@@ -91,8 +97,6 @@ class NodeConfig:
             )
         if not self.engine_roles:
             raise self._error("num_engines", "expected at least 1 engine")
-        if self.tensor_parallel_size > 1:
-            raise self._error("tensor_parallel_size", "values above 1 are not supported yet")
 
     def _error(self, field: str, problem: str) -> ConfigError:
         return ConfigError(

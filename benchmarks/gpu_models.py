@@ -15,6 +15,7 @@ from aegaeon_worker.models.native.packing import LinearPacking
 from aegaeon_worker.models.native.plan import EMBEDDING, HEAD, plan_decoder
 from aegaeon_worker.models.native.weights import FusedSlices
 from aegaeon_worker.models.probe import probe_attention
+from aegaeon_worker.parallel.collectives import Alone
 
 DEVICE = torch.device("cuda")
 DTYPE = torch.bfloat16
@@ -52,7 +53,12 @@ class RandomModel:
         assert plan is not None
         self.plan = plan
         self.native = NativeModel(
-            plan, LinearPacking({}), dtype=DTYPE, max_model_len=config.max_position_embeddings
+            plan,
+            LinearPacking({}),
+            Alone(),
+            dtype=DTYPE,
+            max_model_len=config.max_position_embeddings,
+            kv_pieces=1,
         )
         layout = self.native.layout
         self.nbytes = layout.nbytes

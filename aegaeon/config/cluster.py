@@ -29,6 +29,7 @@ def cluster_config(path: str | os.PathLike[str]) -> tuple[list[NodeConfig], Serv
             num_prefill_engines=0 if server.num_engines else server.num_prefill_engines,
             num_decode_engines=0 if server.num_engines else server.num_decode_engines,
             num_engines=server.num_engines,
+            tensor_parallel_size=server.tensor_parallel_size,
             cpu_num_slabs=server.cpu_num_slabs,
             cpu_slab_size_bytes=server.cpu_slab_size_bytes,
             model_cache_size=int(server.model_cache_size_gb * _GIB) or None,

@@ -31,7 +31,6 @@ def _models_with_profiles(config: AegaeonConfig) -> list[int]:
 def _server_settings(config: AegaeonConfig) -> list[str]:
     server = config.server
     asked = {
-        "tensor_parallel_size": server.tensor_parallel_size > 1,
         "memory_utilization": _given(config, "memory_utilization"),
         "dummy_weights": server.dummy_weights,
         "cuda_graph": server.cuda_graph not in (None, False),

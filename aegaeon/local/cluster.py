@@ -36,7 +36,7 @@ class LocalCluster:
             raise ConfigError(f"nodes on one machine share one shm_dir, got {sorted(folders)}")
         machine = detect_machine(nodes[0].shm_dir)
         self.plans = plan_memory(nodes, machine)
-        threads = max(1, machine.cpus // sum(len(node.engine_roles) for node in nodes))
+        threads = max(1, machine.cpus // sum(len(node.worker_roles) for node in nodes))
         self._directory = RunDirectory()
         # Private to this client and node: several may run side by side on one machine.
         # The folder's random name may begin with an underscore, an instance's may not.
@@ -48,7 +48,7 @@ class LocalCluster:
             workers = [
                 self._start_worker(node, plan, name, index, threads)
                 for node, plan, name in zip(nodes, self.plans, names, strict=True)
-                for index in range(len(node.engine_roles))
+                for index in range(len(node.worker_roles))
             ]
             for worker in workers:
                 self._wait_ready(worker, deadline)
@@ -109,13 +109,14 @@ class LocalCluster:
             "--listen": f"unix:{self._directory.path}/w{position}",
             "--node-id": node.node_id,
             "--worker-index": index,
-            "--role": node.engine_roles[index],
+            "--role": node.worker_roles[index],
             "--instance": instance,
             "--shm-dir": node.shm_dir,
             "--cpu-num-slabs": plan.cpu_num_slabs,
             "--cpu-slab-bytes": plan.cpu_slab_bytes,
             "--model-cache-bytes": plan.cache_bytes,
             "--device-memory-bytes": plan.device_bytes,
+            "--tensor-parallel-size": node.tensor_parallel_size,
             "--threads": threads,
         }
         arguments = [str(part) for flag in flags.items() for part in flag]

@@ -27,7 +27,7 @@ _MIN_CACHE_BYTES = 16 * _MIB
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes for one node. ``device_bytes`` is per engine."""
+    """Bytes for one node. ``device_bytes`` is per worker."""
 
     cpu_num_slabs: int
     cpu_slab_bytes: int
@@ -50,21 +50,21 @@ def plan_memory(nodes: Sequence[NodeConfig], machine: Machine) -> list[MemoryPla
 
 def _plan(node: NodeConfig, share: int, machine: Machine) -> MemoryPlan:
     slabs, slab_bytes = _slabs(node, int(min(share, machine.shm_free) * _SLAB_SHARE))
-    engines = len(node.engine_roles)
+    workers = len(node.worker_roles)
     cache_share = int(min(share, machine.shm_free) * _CACHE_SHARE)
     plan = MemoryPlan(
         cpu_num_slabs=slabs,
         cpu_slab_bytes=slab_bytes,
         cache_bytes=node.model_cache_size or cache_share,
-        device_bytes=node.device_memory_bytes or int(share * _DEVICE_SHARE) // engines,
+        device_bytes=node.device_memory_bytes or int(share * _DEVICE_SHARE) // workers,
     )
     host = min(machine.memory_available, machine.shm_free)
     _check(node, "cpu_num_slabs * cpu_slab_size_bytes", slabs * slab_bytes, host, machine)
     # An upper bound: what is more than there is room for just now is cut, see `_cut_cache`.
     whole = min(machine.memory_total, machine.shm_total)
     _check(node, "model_cache_size", plan.cache_bytes, whole, machine)
-    pools = plan.device_bytes * engines
-    _check(node, "device_memory_bytes of all engines", pools, machine.memory_available, machine)
+    pools = plan.device_bytes * workers
+    _check(node, "device_memory_bytes of all workers", pools, machine.memory_available, machine)
     return plan
 
 
@@ -91,7 +91,7 @@ def _check(node: NodeConfig, field: str, asked: int, available: int, machine: Ma
 
 
 def _fixed(node: NodeConfig, plan: MemoryPlan) -> int:
-    return plan.cpu_num_slabs * plan.cpu_slab_bytes + plan.device_bytes * len(node.engine_roles)
+    return plan.cpu_num_slabs * plan.cpu_slab_bytes + plan.device_bytes * len(node.worker_roles)
 
 
 def _check_total(
@@ -132,7 +132,7 @@ def _cut_cache(
             _gib(plan.cache_bytes),
             _gib(room),
             _gib(slabs),
-            len(node.engine_roles),
+            len(node.worker_roles),
             _gib(plan.device_bytes),
         )
     return replace(plan, cache_bytes=room)

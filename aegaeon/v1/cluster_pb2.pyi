@@ -121,7 +121,7 @@ class NodeMemory(_message.Message):
     def __init__(self, cpu_num_slabs: _Optional[int] = ..., cpu_slab_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ...) -> None: ...
 
 class RegisterWorkerRequest(_message.Message):
-    __slots__ = ("contract_version", "node_id", "worker_index", "address", "device", "memory", "incarnation", "pid", "max_batch_sequences", "role")
+    __slots__ = ("contract_version", "node_id", "worker_index", "address", "device", "memory", "incarnation", "pid", "max_batch_sequences", "role", "tensor_parallel_size")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,7 @@ class RegisterWorkerRequest(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     node_id: str
     worker_index: int
@@ -142,7 +143,8 @@ class RegisterWorkerRequest(_message.Message):
     pid: int
     max_batch_sequences: int
     role: EngineRole
-    def __init__(self, contract_version: _Optional[int] = ..., node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., max_batch_sequences: _Optional[int] = ..., role: _Optional[_Union[EngineRole, str]] = ...) -> None: ...
+    tensor_parallel_size: int
+    def __init__(self, contract_version: _Optional[int] = ..., node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., max_batch_sequences: _Optional[int] = ..., role: _Optional[_Union[EngineRole, str]] = ..., tensor_parallel_size: _Optional[int] = ...) -> None: ...
 
 class RegisterWorkerResponse(_message.Message):
     __slots__ = ("epoch", "lease_ttl_ns", "contract_version")
@@ -249,7 +251,7 @@ class KvLink(_message.Message):
     def __init__(self, source_node_id: _Optional[str] = ..., target_node_id: _Optional[str] = ..., transport: _Optional[_Union[KvTransport, str]] = ..., transfers: _Optional[int] = ..., interruptions: _Optional[int] = ..., bytes: _Optional[int] = ..., time_ns: _Optional[int] = ..., bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("node_id", "worker_index", "epoch", "address", "device", "memory", "pid", "connected", "usage", "draining", "contract_version")
+    __slots__ = ("node_id", "worker_index", "epoch", "address", "device", "memory", "pid", "connected", "usage", "draining", "contract_version", "rank")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -261,6 +263,7 @@ class WorkerInfo(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     worker_index: int
     epoch: int
@@ -272,7 +275,8 @@ class WorkerInfo(_message.Message):
     usage: WorkerMemory
     draining: bool
     contract_version: int
-    def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., pid: _Optional[int] = ..., connected: _Optional[bool] = ..., usage: _Optional[_Union[WorkerMemory, _Mapping]] = ..., draining: _Optional[bool] = ..., contract_version: _Optional[int] = ...) -> None: ...
+    rank: int
+    def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., pid: _Optional[int] = ..., connected: _Optional[bool] = ..., usage: _Optional[_Union[WorkerMemory, _Mapping]] = ..., draining: _Optional[bool] = ..., contract_version: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class WorkerMemory(_message.Message):
     __slots__ = ("device_weight_bytes", "device_kv_bytes", "device_free_bytes", "host_kv_bytes", "weight_cache_bytes", "sequences")
@@ -291,7 +295,7 @@ class WorkerMemory(_message.Message):
     def __init__(self, device_weight_bytes: _Optional[int] = ..., device_kv_bytes: _Optional[int] = ..., device_free_bytes: _Optional[int] = ..., host_kv_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ..., sequences: _Optional[int] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("engine_id", "node_id", "role", "worker_indexes", "ready", "current_model", "sequences", "turns", "switches", "tokens", "held_sequences", "estimates")
+    __slots__ = ("engine_id", "node_id", "role", "worker_indexes", "ready", "current_model", "sequences", "turns", "switches", "tokens", "held_sequences", "estimates", "missing_worker_indexes")
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -304,6 +308,7 @@ class EngineInfo(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     HELD_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     ESTIMATES_FIELD_NUMBER: _ClassVar[int]
+    MISSING_WORKER_INDEXES_FIELD_NUMBER: _ClassVar[int]
     engine_id: str
     node_id: str
     role: EngineRole
@@ -316,7 +321,8 @@ class EngineInfo(_message.Message):
     tokens: int
     held_sequences: int
     estimates: _containers.RepeatedCompositeFieldContainer[ModelEstimate]
-    def __init__(self, engine_id: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[_Union[EngineRole, str]] = ..., worker_indexes: _Optional[_Iterable[int]] = ..., ready: _Optional[bool] = ..., current_model: _Optional[str] = ..., sequences: _Optional[int] = ..., turns: _Optional[int] = ..., switches: _Optional[int] = ..., tokens: _Optional[int] = ..., held_sequences: _Optional[int] = ..., estimates: _Optional[_Iterable[_Union[ModelEstimate, _Mapping]]] = ...) -> None: ...
+    missing_worker_indexes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, engine_id: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[_Union[EngineRole, str]] = ..., worker_indexes: _Optional[_Iterable[int]] = ..., ready: _Optional[bool] = ..., current_model: _Optional[str] = ..., sequences: _Optional[int] = ..., turns: _Optional[int] = ..., switches: _Optional[int] = ..., tokens: _Optional[int] = ..., held_sequences: _Optional[int] = ..., estimates: _Optional[_Iterable[_Union[ModelEstimate, _Mapping]]] = ..., missing_worker_indexes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ModelEstimate(_message.Message):
     __slots__ = ("model", "step_time_ns", "sequences", "switch_time_ns", "measured_step_time_ns", "expected_step_time_ns", "step_error", "measurements")

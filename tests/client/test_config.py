@@ -156,7 +156,6 @@ def test_several_errors_are_reported_together(write_yaml: WriteYaml) -> None:
         ("server: {cuda_graph: {sizes: [1]}}", "server.cuda_graph"),
         ("server: {dummy_weights: true}", "server.dummy_weights"),
         ("server: {memory_utilization: 0.9}", "server.memory_utilization"),
-        ("server: {tensor_parallel_size: 2}", "server.tensor_parallel_size"),
         ("models: [{name: a, profile: p.json}]", "models[0].profile"),
     ],
 )

@@ -149,7 +149,7 @@ def test_the_older_cgroups_count_too(tmp_path: Path) -> None:
     [
         ({"num_engines": 0}, "num_engines: expected at least 1"),
         ({"num_prefill_engines": 1}, "excludes num_prefill_engines"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size: values above 1 are not supported yet"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size: expected an integer of at least 1"),
         ({"cpu_num_slabs": 0}, "cpu_num_slabs: expected an integer of at least 1, got 0"),
         ({"model_cache_size": 1.5}, "model_cache_size: expected an integer"),
         ({"num_engines": True}, "num_engines: expected an integer"),

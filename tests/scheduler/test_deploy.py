@@ -189,7 +189,6 @@ async def test_missing_workers_are_named_at_the_deadline(start: Start) -> None:
         ({"num_prefill_engines": 1}, ErrorReason.INVALID_FIELD),
         ({"num_decode_engines": 1}, ErrorReason.INVALID_FIELD),
         ({}, ErrorReason.INVALID_FIELD),
-        ({"num_engines": 1, "tensor_parallel_size": 2}, ErrorReason.INVALID_FIELD),
         ({"num_engines": 1, "weight_cache_bytes": 1 << 40}, ErrorReason.TOPOLOGY_INVALID),
     ],
 )

@@ -9,6 +9,7 @@ from dataclasses import fields as dc_fields
 from pathlib import Path
 from typing import NoReturn
 
+from aegaeon.config.cluster import cluster_config
 from aegaeon.rpc.daemon import leave, run_daemon
 from aegaeon.security.model_rules import add_model_options, model_rules
 from aegaeon.security.options import add_security_options, security_settings
@@ -45,7 +46,8 @@ def _config(options: argparse.Namespace) -> WorkerConfig:
     given = GivenSizes(
         **{field.name: fields.pop(field.name, None) for field in dc_fields(GivenSizes)}
     )
-    sizes = complete_sizes(given, options.node_id, options.shm_dir, file)
+    ranks = fields.setdefault("tensor_parallel_size", _ranks(file))
+    sizes = complete_sizes(given, options.node_id, options.shm_dir, file, ranks)
     return WorkerConfig(
         cpu_num_slabs=sizes.cpu_num_slabs,
         cpu_slab_bytes=sizes.cpu_slab_bytes,
@@ -55,6 +57,11 @@ def _config(options: argparse.Namespace) -> WorkerConfig:
         model_rules=model_rules(options),
         **fields,
     )
+
+
+def _ranks(file: Path | None) -> int:
+    """Workers of an engine, where the command line does not say."""
+    return 1 if file is None else cluster_config(file)[0][0].tensor_parallel_size
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--instance", default="default", help="isolates shared memory of services on one host")
     add("--shm-dir", type=Path, default=Path("/dev/shm"), help="default: %(default)s")
-    add("--config", type=Path, help="YAML file; its sections server (sizes) and security count")
+    add("--config", type=Path, help="YAML file; its sections server and security count")
     add("--cpu-num-slabs", type=int, help="host KV slabs of the node")
     add("--cpu-slab-bytes", type=int, help="bytes of one slab")
     add("--model-cache-bytes", type=int, help="budget of the node's weight cache")
@@ -80,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--memory-utilization", type=_share, help="share of a GPU's free memory to take")
     add("--device-memory-bytes", type=int, help="pool for weights and KV if the device is a CPU")
     add("--device-chunk-bytes", type=int, help="chunk of the pool, a multiple of 2 MiB")
+    add("--tensor-parallel-size", type=_size, help="workers that are one engine (default: 1)")
+    add("--rank-timeout-s", type=float, help="when an engine gives a silent rank up (default: 20)")
     add("--threads", type=int, help="compute threads on the CPU; 0 lets torch choose")
     add("--max-batch-sequences", type=int, help="sequences that run together at most")
     add("--keep-weights", action="store_true", help="leave the weight cache for the next start")
@@ -95,6 +104,13 @@ def _device(text: str) -> str:
     if text not in ("auto", "cpu") and not re.fullmatch(r"cuda:\d+", text):
         raise argparse.ArgumentTypeError(f"expected auto, cpu or cuda:<index>, not {text!r}")
     return text
+
+
+def _size(text: str) -> int:
+    size = int(text)
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, not {text}")
+    return size
 
 
 def _share(text: str) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from aegaeon.security.model_rules import ModelRules
 from aegaeon.security.settings import PLAIN, SecuritySettings
 from aegaeon_worker.engine.step_plan import StepLimits
+from aegaeon_worker.parallel.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class WorkerConfig:
     rest is left to activations, kernels and captured graphs."""
     device_chunk_bytes: int = 0
     """Chunk of the device pool, a multiple of 2 MiB; 0 is 32 MiB on CPUs and 64 MiB on GPUs."""
+    tensor_parallel_size: int = 1
+    """Workers of the node that are one engine together: those of indexes 0 to N - 1, and so on."""
+    rank_timeout_s: float = 20.0
+    """An engine gives a rank up that has not been heard for this long while it is waited for."""
     threads: int = 0
     """Compute threads on the CPU; 0 lets torch choose."""
     max_batch_sequences: int = 256
@@ -64,3 +69,8 @@ class WorkerConfig:
     """Remove this folder when that was the reason to stop."""
     ready_fd: int | None = None
     """Write one JSON line with the bound address here when serving, then close it."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """This worker's rank in its engine."""
+        return Ranks.of_worker(self.worker_index, self.tensor_parallel_size)

@@ -24,9 +24,12 @@ class GivenSizes:
 
 
 def complete_sizes(
-    given: GivenSizes, node_id: str, shm_dir: Path, config: Path | None
+    given: GivenSizes, node_id: str, shm_dir: Path, config: Path | None, ranks: int
 ) -> MemoryPlan:
-    """All sizes, checked against this machine. ``ResourceExhaustedError`` if it has less."""
+    """All sizes, checked against this machine. ``ResourceExhaustedError`` if it has less.
+
+    ``ranks`` are the workers of each engine.
+    """
     if None not in dc_astuple(given):
         # Somebody has planned for all workers of this machine; a second look would count the
         # memory of those that started before as missing.
@@ -38,6 +41,7 @@ def complete_sizes(
     node = replace(
         node,
         shm_dir=os.fspath(shm_dir),
+        tensor_parallel_size=ranks,
         cpu_num_slabs=given.cpu_num_slabs or node.cpu_num_slabs,
         cpu_slab_size_bytes=given.cpu_slab_bytes or node.cpu_slab_size_bytes,
         model_cache_size=given.model_cache_bytes or node.model_cache_size,

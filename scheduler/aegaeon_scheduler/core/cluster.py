@@ -149,6 +149,7 @@ class Cluster:
             case _:
                 engine = state.engines.get(event.epoch)
                 if engine is None:
+                    workers.on_follower_event(state, event.epoch, event)
                     return
                 if isinstance(event, _CHANGES_ROUTES):
                     state.routes.clear()

@@ -120,7 +120,7 @@ class Deployment:
         if not site.evict:
             lifecycle.begin_load(state, node, self.spec.name, now_ns)
             return
-        node.reserved[self.spec.name] = facts.packed_bytes
+        node.reserved[self.spec.name] = facts.packed_bytes * node.ranks
         self._evicting[node.node_id] = site.evict
         for model in site.evict:
             node.evicting.add(model)

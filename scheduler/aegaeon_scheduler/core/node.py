@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.follower import Follower
 from aegaeon_scheduler.core.replica import Replica, ReplicaState
 from aegaeon_scheduler.core.values import EngineRole, NodeMemory
 
@@ -20,8 +21,12 @@ class Node:
     memory: NodeMemory
     #: Unfinished requests routed here, over all replicas.
     active_requests: int = 0
-    #: Registered workers by index.
+    #: Engines by the worker index of their rank 0, once that has registered.
     engines: dict[int, Engine] = field(default_factory=dict)
+    #: Registered workers of other ranks, by index.
+    followers: dict[int, Follower] = field(default_factory=dict)
+    #: Workers per engine, each of which has packed weights of its own.
+    ranks: int = 1
     #: Replicas that are not ABSENT, by model.
     replicas: dict[str, Replica] = field(default_factory=dict)
     #: Packed bytes that deployments have set aside until evicted models are gone, by model.
@@ -71,10 +76,14 @@ class Node:
                 return False
         return True
 
+    def registered(self, index: int) -> Engine | Follower | None:
+        """The worker of this index."""
+        return self.engines.get(index) or self.followers.get(index)
+
     def planned_bytes(self, packed: dict[str, int]) -> int:
-        """Weight cache bytes taken or promised; ``packed`` maps models to their bytes."""
+        """Weight cache bytes taken or promised; ``packed`` maps models to their bytes per rank."""
         held = sum(
-            packed.get(model, 0)
+            packed.get(model, 0) * self.ranks
             for model, replica in self.replicas.items()
             if (replica.state in _HOLDS_MEMORY or replica.reload) and model not in self.evicting
         )

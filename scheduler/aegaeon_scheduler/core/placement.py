@@ -51,18 +51,19 @@ def survey(
         return _too_big(node, "its largest device pool", needed, pool)
     budget = node.memory.weight_cache_bytes
     free = budget - node.planned_bytes(packed)
-    if facts.packed_bytes > budget:
-        return _too_big(node, "its weight cache", facts.packed_bytes, budget)
+    wanted = facts.packed_bytes * node.ranks
+    if wanted > budget:
+        return _too_big(node, "its weight cache", wanted, budget)
     evict: list[str] = []
     room = free
     # Who is idle takes long to find out, and matters only where there is no room.
-    for model in _idle(state, node) if room < facts.packed_bytes else ():
-        if room >= facts.packed_bytes:
+    for model in _idle(state, node) if room < wanted else ():
+        if room >= wanted:
             break
         evict.append(model)
-        room += packed.get(model, 0)
-    if room < facts.packed_bytes:
-        return _too_big(node, "its weight cache beside busy models", facts.packed_bytes, room)
+        room += packed.get(model, 0) * node.ranks
+    if room < wanted:
+        return _too_big(node, "its weight cache beside busy models", wanted, room)
     return Site(node, tuple(evict), room - free, free)
 
 

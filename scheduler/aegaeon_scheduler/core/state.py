@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.estimation.estimates import Estimates
+from aegaeon_scheduler.core.follower import Follower
 from aegaeon_scheduler.core.links import Links
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.outbox import Outbox
@@ -57,8 +58,9 @@ class State:
     nodes: dict[str, Node] = field(default_factory=dict)
     #: Of those, by model, nodes that have a replica: most clusters have more nodes than that.
     homes: dict[str, dict[str, Node]] = field(default_factory=dict)
-    #: Registrations by epoch.
+    #: Registrations by epoch: of rank 0 of every engine, and of the other ranks.
     engines: dict[int, Engine] = field(default_factory=dict)
+    followers: dict[int, Follower] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
     #: Unfinished requests by id.
     sequences: dict[int, Sequence] = field(default_factory=dict)
@@ -128,7 +130,7 @@ class State:
         self.renew_hand_offs([replica.model])
 
     def packed_bytes(self) -> dict[str, int]:
-        """Packed bytes of every model whose files have been read."""
+        """Packed bytes per rank of every model whose files have been read."""
         return {
             name: model.facts.packed_bytes
             for name, model in self.models.items()

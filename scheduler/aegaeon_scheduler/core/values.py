@@ -224,11 +224,24 @@ class WorkerIdentity:
     pid: int = 0
     role: EngineRole = EngineRole.SIMPLE
     contract_version: int = 0
+    #: Workers that are its engine together.
+    tensor_parallel_size: int = 1
+
+    @property
+    def rank(self) -> int:
+        """Its place in its engine; rank 0 drives the others."""
+        return self.worker_index % self.tensor_parallel_size
+
+    @property
+    def engine_indexes(self) -> range:
+        """Indexes of its engine's workers, by rank."""
+        first = self.worker_index - self.rank
+        return range(first, first + self.tensor_parallel_size)
 
     @property
     def engine_id(self) -> str:
-        """Name of the engine that this worker is rank 0 of."""
-        return f"{self.node_id}/{self.worker_index}"
+        """Name of its engine: the node and the index of rank 0."""
+        return f"{self.node_id}/{self.engine_indexes[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,3 +268,5 @@ class NodeExpectation:
     cpu_num_slabs: int = 0
     cpu_slab_bytes: int = 0
     weight_cache_bytes: int = 0
+    #: Workers per engine.
+    tensor_parallel_size: int = 1

@@ -10,9 +10,11 @@ from aegaeon_scheduler.core.events import (
     ModelFailed,
     ModelLoaded,
     ModelUnloaded,
+    WorkerLost,
     WorkerReady,
     WorkerRegistered,
 )
+from aegaeon_scheduler.core.follower import Follower
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.notices import RequestChange, WorkerChange, WorkerChanged
 from aegaeon_scheduler.core.replica import Replica, ReplicaState
@@ -26,10 +28,18 @@ def on_registered(state: State, event: WorkerRegistered, now_ns: int) -> None:
     node = state.nodes.get(identity.node_id)
     if node is None:
         node = state.nodes[identity.node_id] = Node(identity.node_id, identity.memory)
-    node.memory = identity.memory
-    earlier = node.engines.get(identity.worker_index)
-    if earlier is not None:
-        lose(state, earlier, "another worker registered in its place", now_ns)
+    node.memory, node.ranks = identity.memory, identity.tensor_parallel_size
+    earlier = node.registered(identity.worker_index)
+    replaced = "another worker registered in its place"
+    if isinstance(earlier, Engine):
+        lose(state, earlier, replaced, now_ns)
+    elif earlier is not None:
+        lose_follower(state, earlier, replaced)
+    if identity.rank:
+        follower = Follower(event.epoch, identity)
+        node.followers[identity.worker_index] = state.followers[event.epoch] = follower
+        _publish(state, follower, WorkerChange.REGISTERED)
+        return
     engine = Engine(event.epoch, identity, state.estimates.of(identity.device))
     node.engines[identity.worker_index] = engine
     state.engines[event.epoch] = engine
@@ -75,6 +85,20 @@ def lose(state: State, engine: Engine, reason: str, now_ns: int) -> None:
         requests.route(state, sequence, RequestChange.RECOVERED, now_ns)
         if sequence.engine_id is not None:
             state.statistics.recovered += 1
+
+
+def on_follower_event(state: State, epoch: int, event: object) -> None:
+    """An event of a registration that is no engine's: of another rank, or of one that has ended."""
+    follower = state.followers.get(epoch)
+    if follower is not None and isinstance(event, WorkerLost):
+        lose_follower(state, follower, event.reason)
+
+
+def lose_follower(state: State, follower: Follower, reason: str) -> None:
+    """A rank other than 0 is gone. Its engine finds out by itself, before or after this."""
+    del state.followers[follower.epoch]
+    del state.nodes[follower.identity.node_id].followers[follower.identity.worker_index]
+    _publish(state, follower, WorkerChange.LOST, reason)
 
 
 def on_load_progressed(state: State, engine: Engine, event: LoadProgressed) -> None:
@@ -154,8 +178,10 @@ def _take_over(
     lifecycle.settle(state, node, replica, now_ns)
 
 
-def _publish(state: State, engine: Engine, change: WorkerChange, reason: str = "") -> None:
-    identity = engine.identity
+def _publish(
+    state: State, worker: Engine | Follower, change: WorkerChange, reason: str = ""
+) -> None:
+    identity = worker.identity
     state.out.publish(
-        WorkerChanged(identity.node_id, identity.worker_index, engine.epoch, change, reason)
+        WorkerChanged(identity.node_id, identity.worker_index, worker.epoch, change, reason)
     )

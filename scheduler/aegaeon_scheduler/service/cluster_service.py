@@ -53,7 +53,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
         except AegaeonError as error:
             await abort(context, error)
         self._driver.apply(wanted)
-        engines = [engine_info(engine) for engine in engines_of(state, wanted)]
+        engines = [engine_info(state, engine) for engine in engines_of(state, wanted)]
         return cluster_pb2.ApplyTopologyResponse(engines=engines)
 
     async def RegisterWorker(  # noqa: N802 - named by the contract

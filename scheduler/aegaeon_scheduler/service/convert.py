@@ -131,4 +131,5 @@ def worker_identity(message: cluster_pb2.RegisterWorkerRequest) -> WorkerIdentit
         pid=message.pid,
         role=EngineRole(message.role or EngineRole.SIMPLE),
         contract_version=message.contract_version,
+        tensor_parallel_size=message.tensor_parallel_size or 1,
     )

@@ -59,7 +59,12 @@ class Drains:
             return ()
         node = self._driver.cluster.state.nodes.get(request.node_id)
         engines = {} if node is None else node.engines
-        found = tuple(e.epoch for i, e in sorted(engines.items()) if index in (None, i))
+        # One rank cannot stop without the others of its engine.
+        found = tuple(
+            engine.epoch
+            for _, engine in sorted(engines.items())
+            if index is None or index in engine.identity.engine_indexes
+        )
         if not found:
             field = "node_id" if index is None or not engines else "worker_index"
             raise InvalidRequestError(

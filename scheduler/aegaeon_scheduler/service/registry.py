@@ -54,7 +54,7 @@ class Registry:
         )
 
     def register(self, message: cluster_pb2.RegisterWorkerRequest) -> int:
-        """Accept a worker and dial it; returns its epoch."""
+        """Accept a worker, and dial it if it is rank 0; returns its epoch."""
         identity = _checked(message)
         self._replace(identity)
         self._last_epoch += 1
@@ -62,14 +62,16 @@ class Registry:
         self._driver.apply(events.WorkerRegistered(epoch, identity))
         now = asyncio.get_running_loop().time()
         self._leases[epoch] = _Lease(now, self._timer(epoch, now))
-        on_event = partial(self._on_event, epoch)
-        self._driver.connect(WorkerLink(epoch, identity.address, on_event, self._security))
+        if not identity.rank:  # which drives the others of its engine
+            on_event = partial(self._on_event, epoch)
+            self._driver.connect(WorkerLink(epoch, identity.address, on_event, self._security))
         return epoch
 
     def renew(self, epoch: int) -> None:
         """Keep a registration alive."""
         lease = self._leases.get(epoch)
-        if lease is None or epoch not in self._driver.cluster.state.engines:
+        state = self._driver.cluster.state
+        if lease is None or not (epoch in state.engines or epoch in state.followers):
             raise PreconditionError(
                 f"the lease of epoch {epoch} has ended; register again",
                 reason=ErrorReason.STALE_LEASE,
@@ -90,18 +92,18 @@ class Registry:
         """Let a later process have an earlier one's place, and never the other way round: two that
         live would take it from each other for ever."""
         node = self._driver.cluster.state.nodes.get(identity.node_id)
-        engine = None if node is None else node.engines.get(identity.worker_index)
-        if engine is None or engine.identity.incarnation == identity.incarnation:
+        known = None if node is None else node.registered(identity.worker_index)
+        if known is None or known.identity.incarnation == identity.incarnation:
             return
         replaced = self._replaced[identity.node_id, identity.worker_index]
         if identity.incarnation in replaced:
             raise _field(
                 "worker_index",
                 identity.worker_index,
-                f"one of its own on node {identity.node_id!r}: process {engine.identity.pid} "
+                f"one of its own on node {identity.node_id!r}: process {known.identity.pid} "
                 "registered there later, and serves",
             )
-        replaced.append(engine.identity.incarnation)
+        replaced.append(known.identity.incarnation)
 
     def _on_event(self, epoch: int, event: events.Event) -> None:
         if isinstance(event, events.WorkerLost):

@@ -7,6 +7,7 @@ import time
 from aegaeon.rpc.status import to_detail
 from aegaeon.v1 import cluster_pb2, model_pb2
 from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.follower import Follower
 from aegaeon_scheduler.core.notices import (
     KvMoved,
     Notice,
@@ -17,7 +18,7 @@ from aegaeon_scheduler.core.notices import (
 )
 from aegaeon_scheduler.core.state import State
 from aegaeon_scheduler.core.statistics import Statistics
-from aegaeon_scheduler.core.values import WorkerMemory
+from aegaeon_scheduler.core.values import WorkerIdentity, WorkerMemory
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.models import model_infos
 
@@ -30,8 +31,8 @@ def runtime_snapshot(driver: Driver) -> cluster_pb2.RuntimeSnapshot:
     return cluster_pb2.RuntimeSnapshot(
         taken_unix_ns=time.time_ns(),
         started_unix_ns=driver.started_unix_ns,
-        workers=[_worker(engine) for engine in _engines(state)],
-        engines=[engine_info(engine) for engine in _engines(state)],
+        workers=[_worker(state, worker) for worker in _workers(state)],
+        engines=engine_infos(state),
         models=model_infos(state),
         active_requests=len(sequences),
         waiting_requests=waiting,
@@ -40,13 +41,41 @@ def runtime_snapshot(driver: Driver) -> cluster_pb2.RuntimeSnapshot:
     )
 
 
-def engine_info(engine: Engine) -> cluster_pb2.EngineInfo:
+def engine_infos(state: State) -> list[cluster_pb2.EngineInfo]:
+    """Every engine of which a worker has registered, by node and index."""
+    found: dict[str, WorkerIdentity] = {}
+    for worker in _workers(state):
+        found.setdefault(worker.identity.engine_id, worker.identity)
+    return [
+        engine_info(state, engine)
+        if (engine := state.nodes[one.node_id].engines.get(one.engine_indexes[0]))
+        else _formation(state, one)
+        for one in found.values()
+    ]
+
+
+def engine_info(state: State, engine: Engine) -> cluster_pb2.EngineInfo:
     """One engine."""
+    info = _formation(state, engine.identity)
+    info.MergeFrom(_activity(engine))
+    return info
+
+
+def _formation(state: State, one: WorkerIdentity) -> cluster_pb2.EngineInfo:
+    """Which workers an engine has, ``one`` being any of them."""
+    node = state.nodes[one.node_id]
+    here = [index for index in one.engine_indexes if node.registered(index)]
     return cluster_pb2.EngineInfo(
-        engine_id=engine.engine_id,
-        node_id=engine.identity.node_id,
-        role=cluster_pb2.EngineRole.Name(engine.role),
-        worker_indexes=[engine.identity.worker_index],
+        engine_id=one.engine_id,
+        node_id=one.node_id,
+        role=cluster_pb2.EngineRole.Name(one.role),
+        worker_indexes=here,
+        missing_worker_indexes=[index for index in one.engine_indexes if index not in here],
+    )
+
+
+def _activity(engine: Engine) -> cluster_pb2.EngineInfo:
+    return cluster_pb2.EngineInfo(
         ready=engine.ready,
         current_model=engine.turns[0].model if engine.turns else "",
         sequences=len(engine.sequences),
@@ -90,19 +119,20 @@ def cluster_event(notice: Notice, number: int) -> cluster_pb2.ClusterEvent:
     return event
 
 
-def _engines(state: State) -> list[Engine]:
-    return sorted(
-        state.engines.values(), key=lambda e: (e.identity.node_id, e.identity.worker_index)
-    )
+def _workers(state: State) -> list[Engine | Follower]:
+    workers: list[Engine | Follower] = [*state.engines.values(), *state.followers.values()]
+    return sorted(workers, key=lambda w: (w.identity.node_id, w.identity.worker_index))
 
 
-def _worker(engine: Engine) -> cluster_pb2.WorkerInfo:
-    identity = engine.identity
+def _worker(state: State, worker: Engine | Follower) -> cluster_pb2.WorkerInfo:
+    identity = worker.identity
+    engine = state.nodes[identity.node_id].engines.get(identity.engine_indexes[0])
+    usage = worker.usage if isinstance(worker, Engine) else None
     device, memory = identity.device, identity.memory
     return cluster_pb2.WorkerInfo(
         node_id=identity.node_id,
         worker_index=identity.worker_index,
-        epoch=engine.epoch,
+        epoch=worker.epoch,
         address=identity.address,
         device=cluster_pb2.DeviceFacts(
             kind=device.kind,
@@ -119,10 +149,11 @@ def _worker(engine: Engine) -> cluster_pb2.WorkerInfo:
             weight_cache_bytes=memory.weight_cache_bytes,
         ),
         pid=identity.pid,
-        connected=engine.ready,
-        draining=engine.draining,
+        connected=engine is not None and engine.ready,
+        draining=engine is not None and engine.draining,
         contract_version=identity.contract_version,
-        usage=None if engine.usage is None else _usage(engine.usage),
+        usage=None if usage is None else _usage(usage),
+        rank=identity.rank,
     )
 
 

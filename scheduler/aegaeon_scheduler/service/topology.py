@@ -6,10 +6,12 @@ from aegaeon.errors import AegaeonError, ErrorReason, InvalidRequestError, Preco
 from aegaeon.v1 import cluster_pb2
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.events import TopologyApplied
+from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.state import State
 from aegaeon_scheduler.core.values import (
     EngineRole,
     NodeExpectation,
+    NodeMemory,
     PlacementPolicy,
     RoutingPolicy,
 )
@@ -44,17 +46,36 @@ def topology(request: cluster_pb2.ApplyTopologyRequest) -> TopologyApplied:
 
 
 def missing_workers(state: State, wanted: TopologyApplied) -> list[str]:
-    """Engine ids that the topology needs and that are not connected in the role asked for."""
+    """What the topology needs and has not: workers, with their rank where an engine has several,
+    and engines in the role asked for."""
     missing = []
     for node in wanted.nodes:
-        known = state.nodes.get(node.node_id)
-        ready = {} if known is None else {i: e for i, e in known.engines.items() if e.ready}
-        for index, role in enumerate(_roles(node)):
-            if index not in ready:
-                missing.append(f"{node.node_id}/{index}")
-            elif ready[index].role is not role:
-                missing.append(f"{node.node_id}/{index} as {role.name.lower()} engine")
+        known = state.nodes.get(node.node_id) or Node(node.node_id, NodeMemory(0, 0, 0))
+        for first, role in _engines(node):
+            missing += _missing_of(known, first, role, node.tensor_parallel_size)
     return missing
+
+
+def _missing_of(node: Node, first: int, role: EngineRole, size: int) -> list[str]:
+    """What one engine lacks; ``first`` is the index of its rank 0."""
+    name = f"{node.node_id}/{first}"
+    missing = []
+    for rank in range(size):
+        worker = node.registered(first + rank)
+        of_engine = "" if size == 1 else f" (rank {rank} of {size} of engine {name})"
+        if worker is None:
+            missing.append(f"{node.node_id}/{first + rank}{of_engine}")
+        elif worker.identity.tensor_parallel_size != size:
+            found = worker.identity.tensor_parallel_size
+            missing.append(
+                f"{node.node_id}/{first + rank} with a tensor_parallel_size of {size}, not {found}"
+            )
+    engine = node.engines.get(first)
+    if missing or engine is None:
+        return missing
+    if not engine.ready:
+        return [name if size == 1 else f"{name}, whose {size} ranks are not connected yet"]
+    return [] if engine.role is role else [f"{name} as {role.name.lower()} engine"]
 
 
 def check_memory(state: State, wanted: TopologyApplied) -> None:
@@ -78,19 +99,20 @@ def check_memory(state: State, wanted: TopologyApplied) -> None:
 def engines_of(state: State, wanted: TopologyApplied) -> list[Engine]:
     """The engines that a topology names, by node and index."""
     return [
-        state.nodes[node.node_id].engines[index]
+        state.nodes[node.node_id].engines[first]
         for node in wanted.nodes
-        for index in range(len(_roles(node)))
+        for first, _ in _engines(node)
     ]
 
 
-def _roles(node: NodeExpectation) -> list[EngineRole]:
-    """Roles of a node's workers, by index."""
-    return (
+def _engines(node: NodeExpectation) -> list[tuple[int, EngineRole]]:
+    """The worker index of every engine's rank 0, and what the engine is for."""
+    roles = (
         [EngineRole.SIMPLE] * node.num_engines
         + [EngineRole.PREFILL] * node.num_prefill_engines
         + [EngineRole.DECODE] * node.num_decode_engines
     )
+    return [(number * node.tensor_parallel_size, role) for number, role in enumerate(roles)]
 
 
 def _expectation(node: cluster_pb2.NodeTopology) -> NodeExpectation:
@@ -101,12 +123,6 @@ def _expectation(node: cluster_pb2.NodeTopology) -> NodeExpectation:
         raise _field("nodes.num_engines", node.num_engines, "0 beside dedicated engines")
     if not (node.num_engines or prefill or decode):
         raise _field("nodes.num_engines", node.num_engines, "at least 1 without dedicated engines")
-    if node.tensor_parallel_size > 1:
-        raise _field(
-            "nodes.tensor_parallel_size",
-            node.tensor_parallel_size,
-            "1: this version has one worker per engine",
-        )
     return NodeExpectation(
         node.node_id,
         node.num_engines,
@@ -115,6 +131,7 @@ def _expectation(node: cluster_pb2.NodeTopology) -> NodeExpectation:
         node.cpu_num_slabs,
         node.cpu_slab_bytes,
         node.weight_cache_bytes,
+        node.tensor_parallel_size or 1,
     )
 
 

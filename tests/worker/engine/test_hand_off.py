@@ -99,7 +99,7 @@ def pair(case: Case, tmp_path: Path) -> Iterator[Pair]:
 
 def wait_empty(engine: EngineHarness) -> None:
     """No sequence and no KV is left, which the engine tells at the next occasion."""
-    turn = engine.turn(next(iter(engine.parts.engine.status.models)).spec.name, [])
+    turn = engine.turn(next(iter(engine.parts.status.models)).spec.name, [])
     while engine.wait_for(events.TurnEnded).turn_id != turn:
         pass
     usage = engine.wait_for(events.MemoryUsage)
@@ -215,7 +215,7 @@ def test_an_idle_worker_says_what_it_holds_for_others(pair: Pair) -> None:
     pair.prefill.wait_ended(prefilled)
     pair.prefill.wait_for(events.TurnEnded)
     held = pair.prefill.wait_for(events.MemoryUsage)
-    assert held == pair.prefill.parts.engine.status.memory
+    assert held == pair.prefill.parts.status.memory
     assert (held.sequences, held.device_kv_bytes) == (len(prefilled), 0)
     assert held.host_kv_bytes > 0
     pair.prefill.send(commands.ReleaseSequences(prefilled[:-1]))

@@ -12,6 +12,7 @@ import torch
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.models.interface import CheckpointReader, ServedModel, StepInput
 from aegaeon_worker.models.loader import TransformersLoader
+from aegaeon_worker.parallel.collectives import Collectives
 from aegaeon_worker.weights.layout import WeightLayout
 
 
@@ -30,12 +31,19 @@ class PagedRunner:
     """A bound model with a KV range full of NaN and randomly placed blocks."""
 
     def __init__(
-        self, path: Path, *, num_blocks: int = 256, seed: int = 0, packed_for: str = "cpu"
+        self,
+        path: Path,
+        *,
+        num_blocks: int = 256,
+        seed: int = 0,
+        packed_for: str = "cpu",
+        collectives: Collectives | None = None,
     ) -> None:
-        model, reader = TransformersLoader(torch.device(packed_for)).open(
+        model, reader = TransformersLoader(torch.device(packed_for), collectives).open(
             path, dtype=torch.float32, max_model_len=None, trust_remote_code=False
         )
-        self._setup(model, reader, allocate(model.layout), num_blocks, seed)
+        rank = 0 if collectives is None else collectives.ranks.rank
+        self._setup(model, reader, allocate(model.layout), num_blocks, seed, rank)
 
     @classmethod
     def over(
@@ -53,8 +61,9 @@ class PagedRunner:
         tensors: Mapping[str, torch.Tensor],
         num_blocks: int,
         seed: int,
+        rank: int = 0,
     ) -> None:
-        reader.fill_all(tensors)
+        reader.fill_all({rank: tensors})
         model.bind(tensors)
         self.model = model
         shape = model.kv_shape

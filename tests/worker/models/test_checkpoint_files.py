@@ -219,7 +219,7 @@ def test_file_damaged_after_opening_is_named_when_read(untied: Path) -> None:
     file = untied / SINGLE_FILE
     file.write_bytes(file.read_bytes()[:-4])
     with pytest.raises(ModelLoadError, match=SINGLE_FILE):
-        reader.fill_all(allocate(model.layout))
+        reader.fill_all({0: allocate(model.layout)})
 
 
 def test_fingerprint_changes_with_weights_config_and_dtype_only(untied: Path) -> None:

@@ -71,7 +71,7 @@ def test_query_key_value_and_gate_up_share_products(tmp_path: Path, family: str)
         tmp_path, dtype=torch.float32, max_model_len=None, trust_remote_code=False
     )
     tensors = allocate(model.layout)
-    reader.fill_all(tensors)
+    reader.fill_all({0: tensors})
     model.bind(tensors)
     shared: dict[SharedProduct, list[str]] = {}
     for name, layer in model._module.named_modules():  # type: ignore[attr-defined]

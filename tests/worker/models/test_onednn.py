@@ -84,7 +84,7 @@ def test_differently_packed_weights_have_different_fingerprints(tmp_path: Path) 
     prints = {
         TransformersLoader(torch.device(device))
         .open(tmp_path, dtype=torch.float32, max_model_len=None, trust_remote_code=False)[1]
-        .fingerprint
+        .packed_fingerprint(0)
         for device in ("cpu", "cuda")
     }
     assert len(prints) == 2

@@ -26,7 +26,7 @@ def test_filled_tensors_equal_those_of_transformers(
         tmp_path, dtype=dtype, max_model_len=None, trust_remote_code=False
     )
     tensors = allocate(model.layout)
-    reader.fill_all(tensors)
+    reader.fill_all({0: tensors})
     expected = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype).state_dict()
     for name, tensor in tensors.items():
         wanted = _expected(name, expected)
@@ -74,7 +74,7 @@ def test_only_the_layout_is_lost_when_the_range_is_reused(tmp_path: Path, family
     for tensor in tensors.values():
         tensor.fill_(float("nan"))
     assert runner.step({1: PROMPT}).isnan().all()
-    reader.fill_all(tensors)
+    reader.fill_all({0: tensors})
     assert runner.generate({2: PROMPT}, 8)[2] == before
 
 

@@ -21,10 +21,20 @@ class DevicePool:
                 f"a device pool needs at least one chunk of at least one byte, "
                 f"not {num_chunks} of {chunk_nbytes}"
             )
-        self.num_chunks = num_chunks
+        self.num_chunks = self._most_chunks = num_chunks
         self.chunk_nbytes = chunk_nbytes
         self._free = list(range(num_chunks - 1, -1, -1))
         self._owner: dict[int, str] = {}
+
+    def restrict(self, num_chunks: int) -> None:
+        """Offer this many of the chunks that there were at first, while all of them are free."""
+        if self._owner or not 1 <= num_chunks <= self._most_chunks:
+            raise ValueError(
+                f"cannot offer {num_chunks} of {self._most_chunks} chunks with "
+                f"{len(self._owner)} in use"
+            )
+        self.num_chunks = num_chunks
+        self._free = list(range(num_chunks - 1, -1, -1))
 
     @property
     def num_free(self) -> int:

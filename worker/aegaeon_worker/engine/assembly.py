@@ -5,23 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import torch
 
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.device.choice import DeviceRequest, default_dtype, open_device
+from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine.commands import FetchEnded
 from aegaeon_worker.engine.engine import Engine
 from aegaeon_worker.engine.events import MemoryUsage
 from aegaeon_worker.engine.loading import ModelPreparer
-from aegaeon_worker.engine.model_table import ModelTable
+from aegaeon_worker.engine.model_table import ModelTable, Prepared
 from aegaeon_worker.engine.packers import Packers
+from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.engine.thread import EngineThread
 from aegaeon_worker.grammar.constraints import Constraints
 from aegaeon_worker.kv.arrival import Arrival
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.models.loader import TransformersLoader
+from aegaeon_worker.parallel.collectives import Alone
+from aegaeon_worker.parallel.communicator import Communicator
+from aegaeon_worker.parallel.follower import Follower
+from aegaeon_worker.parallel.leader import LeadingEngine
+from aegaeon_worker.parallel.link import Link
+from aegaeon_worker.parallel.meeting import MeetingPlace, meeting_path
+from aegaeon_worker.parallel.settings import GroupSettings
+from aegaeon_worker.parallel.share import RankShare
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.instance_dir import InstanceDir
 
@@ -30,26 +41,43 @@ CarryKv = Callable[[Callable[[FetchEnded], None], Arrival], None]
 
 
 class WorkerParts:
-    """Everything behind the gRPC face of a worker."""
+    """Everything behind the gRPC face of a worker: an engine, or one rank of one."""
+
+    thread: EngineThread[Any]
+    """Runs the engine; a rank other than 0 has none."""
 
     def __init__(self, config: WorkerConfig, carry: CarryKv | None = None) -> None:
         """Take memory and files; an error gives back what was taken.
 
         ``carry`` brings KV from other nodes; without it, such KV is computed again.
         """
+        self._config = config
+        self._carry = carry
         with ExitStack() as stack:
-            self._build(config, carry, stack)
+            self._build(stack)
             self._stack = stack.pop_all()
 
     def start(self) -> None:
-        """Run the engine on its thread."""
-        self.thread.start(self.engine)
+        """Run the engine, or this rank of it, on its thread."""
+        self._start()
+
+    @property
+    def status(self) -> EngineStatus:
+        """What the engine last said of itself."""
+        return self._driven.status
 
     def close(self) -> None:
         """Stop the engine at its next token boundary and give every byte and file back."""
         self._stack.close()
 
-    def _build(self, config: WorkerConfig, carry: CarryKv | None, stack: ExitStack) -> None:
+    async def wait_broken(self) -> BaseException:
+        """Return when the worker is of no more use; never after an ordinary stop."""
+        if isinstance(self._driven, Follower):
+            return await self._driven.wait_broken()
+        return await self.thread.wait_broken()
+
+    def _build(self, stack: ExitStack) -> None:
+        config = self._config
         if config.threads:
             torch.set_num_threads(config.threads)
         instance = InstanceDir.open(
@@ -61,38 +89,108 @@ class WorkerParts:
         )
         stack.callback(partial(instance.close, keep_weights=config.keep_weights))
         self.device = open_device(_device_request(config), stack)
-        slabs = HostSlabs(instance.kv_dir, config.cpu_num_slabs, config.cpu_slab_bytes, self.device)
-        stack.callback(slabs.close)
-        self.slab_reader = slabs.reader()
+        self._slabs = HostSlabs(
+            instance.kv_dir, config.cpu_num_slabs, config.cpu_slab_bytes, self.device
+        )
+        stack.callback(self._slabs.close)
+        self.slab_reader = self._slabs.reader()
         stack.callback(self.slab_reader.close)
-        cache = WeightCache(instance.weights_dir, config.model_cache_bytes, self.device)
-        stack.callback(cache.close)
+        self._cache = WeightCache(instance.weights_dir, config.model_cache_bytes, self.device)
+        stack.callback(self._cache.close)
+        if config.ranks.size == 1:
+            self._build_alone(stack)
+        else:
+            self._build_rank(instance, stack)
+
+    def _preparer(self, collectives: Communicator | Alone) -> ModelPreparer:
+        loader = TransformersLoader(self.device.torch_device, collectives)
+        dtype = default_dtype(self.device)
+        rules = self._config.model_rules
+        return ModelPreparer(loader, self._cache, dtype, rules, collectives.ranks)
+
+    def _build_alone(self, stack: ExitStack) -> None:
+        self.preparer = self._preparer(Alone())
+        packers, constraints = Packers(), Constraints()
         self.thread = EngineThread()
-        bring = partial(carry, self.thread.submit) if carry else None
-        memory = MemoryManager(self.device, slabs, bring)
-        stack.callback(memory.close)
-        self.preparer = ModelPreparer(
-            TransformersLoader(self.device.torch_device),
-            cache,
-            default_dtype(self.device),
-            config.model_rules,
-        )
-        packers = Packers()
-        models = ModelTable(self.preparer, self.device, memory, packers, self.thread.submit)
-        constraints = Constraints()
-        self.engine = Engine(
-            models,
-            memory,
-            partial(_usage, memory, slabs, cache),
-            constraints,
-            limits=config.step_limits,
-            max_batch_sequences=config.max_batch_sequences,
-        )
+        make = partial(self._engine, packers=packers, constraints=constraints)
+        engine = make(self.device, self.thread.submit)
+        self._driven: Engine | LeadingEngine | Follower = engine
+        self._start: Callable[[], None] = partial(self.thread.start, engine)
         # Run in reverse: the engine ends first, then the packers that post to it.
-        stack.callback(models.close)
+        stack.callback(engine.close)
         stack.callback(constraints.close)
         stack.callback(packers.close)
         stack.callback(self.thread.stop)
+
+    def _build_rank(self, instance: InstanceDir, stack: ExitStack) -> None:
+        """One of several workers that are one engine together."""
+        config = self._config
+        communicator = Communicator(config.ranks, self.device.torch_device, config.rank_timeout_s)
+        self.preparer = self._preparer(communicator)
+        settings = GroupSettings(
+            config.ranks.size,
+            self.device.torch_device.type,
+            self.device.pool.chunk_nbytes,
+            config.cpu_num_slabs,
+            config.cpu_slab_bytes,
+            self.device.pool.num_chunks,
+        )
+        meeting = meeting_path(instance.path, config.worker_index - config.ranks.rank)
+        if config.ranks.rank:
+            follower = Follower(
+                meeting,
+                settings,
+                communicator,
+                self._share,
+                partial(_pool_usage, self.device, self._cache),
+                config.rank_timeout_s,
+            )
+            self._driven, self._start = follower, follower.start
+            stack.callback(follower.stop)
+            return
+        packers, constraints = Packers(), Constraints()
+        self.thread = EngineThread()
+        leading = LeadingEngine(
+            partial(self._engine, packers=packers, constraints=constraints),
+            self.device,
+            self._slabs,
+            communicator,
+            meeting,
+            post=self.thread.submit,
+            usage=partial(_pool_usage, self.device, self._cache),
+            timeout_s=config.rank_timeout_s,
+        )
+        self._driven = leading
+        self._start = partial(self.thread.start, leading)
+        place = MeetingPlace(meeting, settings, config.rank_timeout_s, self.thread.submit)
+        stack.callback(leading.close)
+        stack.callback(constraints.close)
+        stack.callback(packers.close)
+        stack.callback(self.thread.stop)
+        stack.callback(place.close)
+
+    def _engine(
+        self,
+        device: Device,
+        post: Callable[[Prepared], None],
+        *,
+        packers: Packers,
+        constraints: Constraints,
+    ) -> Engine:
+        bring = partial(self._carry, self.thread.submit) if self._carry else None
+        memory = MemoryManager(device, self._slabs, bring)
+        models = ModelTable(self.preparer, device, memory, packers, post)
+        return Engine(
+            models,
+            memory,
+            partial(_usage, memory, self._slabs, self._cache),
+            constraints,
+            limits=self._config.step_limits,
+            max_batch_sequences=self._config.max_batch_sequences,
+        )
+
+    def _share(self, link: Link) -> RankShare:
+        return RankShare(self._config.ranks, self.device, self._slabs, self.preparer, link)
 
 
 def _device_request(config: WorkerConfig) -> DeviceRequest:
@@ -116,3 +214,9 @@ def _usage(memory: MemoryManager, slabs: HostSlabs, cache: WeightCache) -> Memor
         weight_cache_bytes=cache.used_nbytes,
         sequences=memory.num_sequences,
     )
+
+
+def _pool_usage(device: Device, cache: WeightCache) -> MemoryUsage:
+    """Of a rank whose books another one keeps, or that has no engine yet."""
+    pool = device.pool
+    return MemoryUsage(0, 0, pool.free_nbytes, 0, cache.used_nbytes, 0)

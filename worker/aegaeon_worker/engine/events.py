@@ -156,6 +156,13 @@ class MemoryUsage:
     sequences: int
 
 
+@dataclass(frozen=True)
+class GroupLost:
+    """Last event of a stream: the engine has lost one of its ranks, and everything with it."""
+
+    error: AegaeonError
+
+
 Event = (
     Ready
     | LoadProgress
@@ -170,4 +177,5 @@ Event = (
     | Fetched
     | Imported
     | MemoryUsage
+    | GroupLost
 )

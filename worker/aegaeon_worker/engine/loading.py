@@ -13,11 +13,13 @@ from aegaeon.security.model_rules import ModelRules
 from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
 from aegaeon_worker.kv.shape import BLOCK_TOKENS
 from aegaeon_worker.models.interface import CheckpointReader, ModelLoader, ServedModel
+from aegaeon_worker.parallel.ranks import ALONE, Ranks
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.weight_file import WeightFile
 
 #: Told about packing: bytes so far, bytes in all.
 Progress = Callable[[int, int], None]
+_Views = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,13 @@ class ModelPreparer:
         cache: WeightCache,
         default_dtype: torch.dtype,
         rules: ModelRules,
+        ranks: Ranks = ALONE,
     ) -> None:
         self._loader = loader
         self._rules = rules
         self._cache = cache
         self._default_dtype = default_dtype
+        self._ranks = ranks
 
     def inspect(self, spec: ModelSpec) -> ModelFacts:
         """What the files say; reads headers only. ``ModelLoadError`` when it cannot be served,
@@ -53,25 +57,17 @@ class ModelPreparer:
         return _facts(spec, served, reader)
 
     def prepare(self, spec: ModelSpec, progress: Progress) -> PreparedModel:
-        """Pin the packed model, packing it if need be.
+        """Pin the packed model, packing it if need be; rank 0 packs for all ranks.
 
         ``ModelLoadError`` when it cannot be served, ``ResourceExhaustedError`` without room.
         """
         served, reader = self._open(spec)
-        total = sum(slot.spec.nbytes for slot in served.layout.slots())
-        packed = False
-
-        def fill(views: Mapping[str, torch.Tensor]) -> None:
-            nonlocal packed
-            packed = True
-            reader.fill_all(_ProgressViews(views, total, progress))
-
-        def acquire() -> WeightFile:
-            return self._cache.acquire(spec.name, reader.fingerprint, served.layout, fill)
-
+        job = _Packing(self._cache, spec.name, served, reader, self._ranks, progress)
         facts = _facts(spec, served, reader)
-        weights = acquire()
-        return PreparedModel(facts, served, weights, acquire, reused=not packed)
+        weights = job.acquire()
+        if not job.filled:
+            job.pack_others({})
+        return PreparedModel(facts, served, weights, job.acquire, reused=not job.filled)
 
     def _open(self, spec: ModelSpec) -> tuple[ServedModel, CheckpointReader]:
         self._rules.check(spec.name, spec.path, trust_remote_code=spec.trust_remote_code)
@@ -81,6 +77,59 @@ class ModelPreparer:
             max_model_len=spec.max_model_len,
             trust_remote_code=spec.trust_remote_code,
         )
+
+
+class _Packing:
+    """Packs the files of a model's ranks, those that are missing, from one reading."""
+
+    def __init__(
+        self,
+        cache: WeightCache,
+        name: str,
+        served: ServedModel,
+        reader: CheckpointReader,
+        ranks: Ranks,
+        progress: Progress,
+    ) -> None:
+        self._cache = cache
+        self._name = name
+        self._layout = served.layout
+        self._reader = reader
+        self._ranks = ranks
+        self._progress = progress
+        self.filled = False
+
+    def acquire(self) -> WeightFile:
+        """This rank's file."""
+        fingerprint = self._reader.packed_fingerprint(self._ranks.rank)
+        return self._cache.acquire(self._name, fingerprint, self._layout, self._fill)
+
+    def pack_others(self, views: Mapping[int, _Views], first: int = 1) -> None:
+        """Make room for the files of ranks from ``first`` on, and fill them with ``views``."""
+        if self._ranks.rank or first >= self._ranks.size:
+            if views:
+                self._fill_all(views)
+            return
+        missing = False
+
+        def fill(own: _Views) -> None:
+            nonlocal missing
+            missing = True
+            self.pack_others({**views, first: own}, first + 1)
+
+        fingerprint = self._reader.packed_fingerprint(first)
+        self._cache.pack(self._name, fingerprint, self._layout, fill)
+        if not missing:
+            self.pack_others(views, first + 1)
+
+    def _fill(self, own: _Views) -> None:
+        self.filled = True
+        self.pack_others({self._ranks.rank: own})
+
+    def _fill_all(self, views: Mapping[int, _Views]) -> None:
+        total = sum(slot.spec.nbytes for slot in self._layout.slots()) * len(views)
+        count = _Count(total, self._progress)
+        self._reader.fill_all({rank: _ProgressViews(own, count) for rank, own in views.items()})
 
 
 def _facts(spec: ModelSpec, served: ServedModel, reader: CheckpointReader) -> ModelFacts:
@@ -96,23 +145,33 @@ def _facts(spec: ModelSpec, served: ServedModel, reader: CheckpointReader) -> Mo
     )
 
 
-class _ProgressViews(Mapping[str, torch.Tensor]):
-    """The views to fill; whoever asks for one is about to write it, which counts as progress."""
+class _Count:
+    """Bytes that are about to be written, told once per percent: a message per tensor would be
+    thousands for a large model."""
 
-    def __init__(self, views: Mapping[str, torch.Tensor], total: int, progress: Progress) -> None:
-        self._views = views
+    def __init__(self, total: int, progress: Progress) -> None:
         self._total = total
         self._progress = progress
         self._seen = 0
         self._told = 0
 
-    def __getitem__(self, name: str) -> torch.Tensor:
-        view = self._views[name]
-        # A message per tensor would be thousands for a large model; one per percent is enough.
+    def add(self, nbytes: int) -> None:
         if self._seen >= self._told + self._total // 100:
             self._told = self._seen
             self._progress(self._seen, self._total)
-        self._seen += view.nbytes
+        self._seen += nbytes
+
+
+class _ProgressViews(Mapping[str, torch.Tensor]):
+    """The views to fill; whoever asks for one is about to write it, which counts as progress."""
+
+    def __init__(self, views: _Views, count: _Count) -> None:
+        self._views = views
+        self._count = count
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        view = self._views[name]
+        self._count.add(view.nbytes)
         return view
 
     def __iter__(self) -> Iterator[str]:

@@ -7,34 +7,47 @@ import logging
 import queue
 import threading
 from concurrent.futures import Future
-
-from aegaeon_worker.engine.commands import Command
-from aegaeon_worker.engine.engine import Engine
-from aegaeon_worker.engine.model_table import Prepared
+from typing import Generic, Protocol, TypeVar
 
 logger = logging.getLogger(__name__)
 
 
-class EngineThread:
+Message = TypeVar("Message")
+Taken = TypeVar("Taken", contravariant=True)
+
+
+class Runnable(Protocol[Taken]):
+    """What the thread runs; nobody else calls it then."""
+
+    @property
+    def has_work(self) -> bool:
+        """``step`` has something to do."""
+
+    def handle(self, command: Taken, /) -> None:
+        """Apply one command."""
+
+    def step(self) -> None:
+        """Go on by one step."""
+
+
+class EngineThread(Generic[Message]):
     """Feeds commands to an engine between its steps, and blocks while there is nothing to do."""
 
     def __init__(self) -> None:
         # None ends the thread. Unbounded on purpose: its writer is one flow-controlled stream.
         # A future is a question whether anybody is there.
-        self._inbox: queue.SimpleQueue[Command | Prepared | Future[None] | None] = (
-            queue.SimpleQueue()
-        )
+        self._inbox: queue.SimpleQueue[Message | Future[None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._broken: Future[BaseException] = Future()
 
-    def start(self, engine: Engine) -> None:
+    def start(self, engine: Runnable[Message]) -> None:
         """Begin to run ``engine``, which belongs to the thread from now on."""
         self._thread = threading.Thread(
             target=self._run, args=(engine,), name="engine", daemon=True
         )
         self._thread.start()
 
-    def submit(self, command: Command | Prepared) -> None:
+    def submit(self, command: Message) -> None:
         """Hand over a command; from any thread, never blocks."""
         self._inbox.put(command)
 
@@ -59,7 +72,7 @@ class EngineThread:
         """Return when the engine has broken; never after an ordinary stop."""
         return await asyncio.wrap_future(self._broken)
 
-    def _run(self, engine: Engine) -> None:
+    def _run(self, engine: Runnable[Message]) -> None:
         try:
             while self._take_commands(engine):
                 engine.step()
@@ -67,7 +80,7 @@ class EngineThread:
             logger.exception("the engine broke")
             self._broken.set_result(error)
 
-    def _take_commands(self, engine: Engine) -> bool:
+    def _take_commands(self, engine: Runnable[Message]) -> bool:
         """Apply what has come in, waiting for something if the engine has no work."""
         while True:
             try:

@@ -18,6 +18,7 @@ from aegaeon_worker.grammar.masks import Masks
 from aegaeon_worker.grammar.waiting import compiled
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.memory_manager import MemoryManager
+from aegaeon_worker.parallel.errors import GroupBroken
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ class TurnRunner:
     def _advance(self, chunks: Seq[Chunk], result: StepResult) -> None:
         try:
             choices = self._forward(chunks)
+        except GroupBroken:
+            raise  # no fault of a sequence
         except Exception as error:
             self._isolate(chunks, error, result)
             return

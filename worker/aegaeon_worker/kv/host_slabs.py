@@ -146,6 +146,14 @@ class HostSlabs:
         start = first.slab * self.slab_nbytes + first.index * block_nbytes
         return self._data[start : start + count * block_nbytes]
 
+    def offset_of(self, view: torch.Tensor) -> int:
+        """Where the bytes of a ``view`` begin, counted from the start of all slabs."""
+        return view.data_ptr() - self._address
+
+    def bytes_at(self, offset: int, nbytes: int) -> torch.Tensor:
+        """Bytes that another rank of this worker's engine owns, by ``offset_of`` there."""
+        return self._data[offset : offset + nbytes]
+
     def publish(self, blocks: Sequence[HostBlock], content: int) -> tuple[BlockRun, ...]:
         """Let other workers read complete blocks in use, until these are given back.
 

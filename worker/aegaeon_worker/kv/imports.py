@@ -51,7 +51,7 @@ class Imports:
         import has ended.
         """
         num_blocks = sum(run.num_blocks for run in place.runs)
-        fits = place.block_nbytes == self._shape.block_nbytes and num_blocks == KvShape.blocks_for(
+        fits = place.block_nbytes == self._shape.host_nbytes and num_blocks == KvShape.blocks_for(
             place.num_tokens
         )
         if not fits:
@@ -90,7 +90,7 @@ class Imports:
 
     def settle(self, sequence: int, kv: SequenceKv) -> None:
         """A turn runs a sequence whose KV was to come from another node: this is what it has."""
-        nbytes = len(kv.host_blocks) * self._shape.block_nbytes
+        nbytes = len(kv.host_blocks) * self._shape.host_nbytes
         self._outcomes.append(Imported(sequence, kv.num_tokens, nbytes))
         kv.arrival = None
 

@@ -69,11 +69,13 @@ class CopyRun:
     count: int
 
 
-def copy_runs(device: Sequence[int], host: Sequence[HostBlock]) -> Iterator[CopyRun]:
-    """Split two equally long block lists into maximal runs."""
+def copy_runs(
+    device: Sequence[int], host: Sequence[HostBlock], *, longest: int | None = None
+) -> Iterator[CopyRun]:
+    """Split two equally long block lists into maximal runs, of at most ``longest`` blocks."""
     start = 0
     for index in range(1, len(device) + 1):
-        if index < len(device) and _follows(device, host, index):
+        if index < len(device) and index - start != longest and _follows(device, host, index):
             continue
         yield CopyRun(device[start], host[start], index - start)
         start = index

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
+from aegaeon_worker.device.interface import VirtualRange
+
 #: Tokens in one block, for every model.
 BLOCK_TOKENS = 16
+
+
+def kv_range(model: str) -> str:
+    """What the device calls the range of a model's KV."""
+    return f"KV of {model}"
 
 
 @dataclass(frozen=True)
@@ -21,8 +28,11 @@ class KvShape:
 
     num_layers: int
     num_kv_heads: int
+    """Those of this worker."""
     head_dim: int
     dtype: torch.dtype
+    pieces: int = 1
+    """Different pieces of a token's KV over the ranks of an engine; 1 is all of it on each."""
 
     @property
     def block_shape(self) -> tuple[int, int, int, int, int]:
@@ -35,12 +45,23 @@ class KvShape:
         layers, two, tokens, heads, dim = self.block_shape
         return layers * two * tokens * heads * dim * self.dtype.itemsize
 
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes of one block in host memory: the pieces of all ranks, one after another."""
+        return self.block_nbytes * self.pieces
+
+    def tensor_over(self, blocks: VirtualRange, pool_nbytes: int) -> torch.Tensor:
+        """[num_blocks, *block_shape]: as many blocks as the whole pool could hold."""
+        num_blocks = pool_nbytes // self.block_nbytes
+        return blocks.tensor(0, self.dtype, (num_blocks, *self.block_shape))
+
     def content(self, fingerprint: str) -> int:
         """A number of 64 bits for KV of this shape that the weights of ``fingerprint`` compute.
 
         Two workers get the same exactly when each can go on with the other's KV.
         """
-        digest = hashlib.sha256(f"{fingerprint}\0{self.block_shape}\0{self.dtype}".encode())
+        shape = f"{self.block_shape}\0{self.pieces}"
+        digest = hashlib.sha256(f"{fingerprint}\0{shape}\0{self.dtype}".encode())
         return int.from_bytes(digest.digest()[:8], "little")
 
     @staticmethod

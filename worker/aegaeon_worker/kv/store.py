@@ -15,7 +15,7 @@ from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.imports import Imports
 from aegaeon_worker.kv.place import HostBlock, KvPlace
 from aegaeon_worker.kv.sequence import SequenceKv, copy_runs
-from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.kv.shape import KvShape, kv_range
 from aegaeon_worker.kv.transfers import TransferMeter, Transfers
 
 
@@ -39,16 +39,15 @@ class KvStore:
 
         ``fingerprint`` names the weights, for workers that go on with each other's KV.
         """
-        slabs.require_block(shape.block_nbytes)
+        slabs.require_block(shape.host_nbytes)
         self.shape = shape
         self._device = device
         self._slabs = slabs
         self._meter = meter
-        self._range: VirtualRange = device.reserve(f"KV of {name}", device.pool.nbytes, CopyLane.KV)
-        num_blocks = device.pool.nbytes // shape.block_nbytes
-        self._ledger = BlockLedger(num_blocks, shape.block_nbytes, device.pool.chunk_nbytes)
-        self.tensor = self._range.tensor(0, shape.dtype, (num_blocks, *shape.block_shape))
+        self._range = device.reserve(kv_range(name), device.pool.nbytes, CopyLane.KV)
+        self.tensor = shape.tensor_over(self._range, device.pool.nbytes)
         """[num_blocks, *block_shape]; only blocks in block tables are mapped, others fault."""
+        self._ledger = BlockLedger(len(self.tensor), shape.block_nbytes, device.pool.chunk_nbytes)
         self._sequences: dict[int, SequenceKv] = {}
         self._emptied: set[int] = set()
         self._content = shape.content(fingerprint)
@@ -154,7 +153,7 @@ class KvStore:
             return
         missing = KvShape.blocks_for(kv.num_tokens) - len(kv.host_blocks)
         if missing > 0:
-            kv.host_blocks.extend(self._slabs.take(self.shape.block_nbytes, missing))
+            kv.host_blocks.extend(self._slabs.take(self.shape.host_nbytes, missing))
         self._copy(kv.device_blocks, kv.host_blocks, kv.dirty_blocks(), self._device.copy_out)
         kv.saved_tokens = kv.num_tokens
 
@@ -180,7 +179,7 @@ class KvStore:
         runs = self._slabs.publish(blocks, self._content)
         kv.published = True
         self._release_device(kv)
-        return KvPlace(kv.num_tokens, self.shape.block_nbytes, runs)
+        return KvPlace(kv.num_tokens, self.shape.host_nbytes, runs)
 
     def settle(self) -> None:
         """Give the chunks without a used block back, once nothing touches them any more."""
@@ -273,9 +272,11 @@ class KvStore:
         self._device.fence_copies()
         self._copying = True
         nbytes = self.shape.block_nbytes
-        for run in copy_runs(device[which.start : which.stop], host[which.start : which.stop]):
-            view = self._slabs.view(run.host_block, run.count, nbytes)
-            copy(self._range, run.device_block * nbytes, view)
+        longest = None if self.shape.pieces == 1 else 1  # other ranks' pieces lie between
+        part = slice(which.start, which.stop)
+        for run in copy_runs(device[part], host[part], longest=longest):
+            view = self._slabs.view(run.host_block, run.count, self.shape.host_nbytes)
+            copy(self._range, run.device_block * nbytes, view[: run.count * nbytes])
         elapsed_ns = time.perf_counter_ns() - start_ns
         self._meter.add(Transfers(kv_bytes=len(which) * nbytes, kv_ns=elapsed_ns))
 

@@ -29,8 +29,13 @@ class SequenceEntry:
 
     @property
     def block_nbytes(self) -> int:
-        """Bytes of one of its blocks."""
+        """Bytes of one of its blocks on the device."""
         return self.model.kv.shape.block_nbytes
+
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes of one of its blocks in the slabs."""
+        return self.model.kv.shape.host_nbytes
 
     def ensure_capacity(self, num_tokens: int) -> None:
         """As ``KvStore.ensure_capacity``."""
@@ -134,8 +139,8 @@ class SequenceTable:
         owned: dict[int, int] = {}
         for entry in self._entries.values():
             if entry.kv.host_blocks:
-                count = owned.get(entry.block_nbytes, 0) + len(entry.kv.host_blocks)
-                owned[entry.block_nbytes] = count
+                count = owned.get(entry.host_nbytes, 0) + len(entry.kv.host_blocks)
+                owned[entry.host_nbytes] = count
         if owned != used:
             raise AssertionError(f"host blocks owned by sequences: {owned}, in use: {used}")
 
@@ -150,7 +155,7 @@ class SequenceTable:
             for other in self._entries.values()
             if other is not entry and other.kv.host_blocks and not other.leaving
         ]
-        holders.sort(key=lambda other: (other.block_nbytes != entry.block_nbytes, -other.arrival))
+        holders.sort(key=lambda other: (other.host_nbytes != entry.host_nbytes, -other.arrival))
         for other in holders:
             if other.kv.device_blocks:
                 other.model.kv.drop_host_copy(other.sequence)

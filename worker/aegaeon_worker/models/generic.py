@@ -9,11 +9,13 @@ import torch
 from transformers import PreTrainedModel
 
 from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.models.generic_shards import ModuleShards
 from aegaeon_worker.models.interface import StepInput
 from aegaeon_worker.models.linear import use_cpu_linear
 from aegaeon_worker.models.paged.step import PagedPass
 from aegaeon_worker.models.parameters import bind_parameters, move_computed_buffers
 from aegaeon_worker.models.probe import AttentionFacts
+from aegaeon_worker.parallel.collectives import Collectives
 from aegaeon_worker.weights.layout import Stage, WeightLayout
 from aegaeon_worker.weights.stage_gate import StageGate
 
@@ -27,15 +29,22 @@ class GenericModel:
         layout: WeightLayout,
         ties: Mapping[str, str],
         facts: AttentionFacts,
+        shards: ModuleShards,
+        collectives: Collectives,
         *,
         dtype: torch.dtype,
         max_model_len: int,
     ) -> None:
+        """``module``, ``layout`` and ``facts`` are those of one rank."""
         self._module = module
         self._ties = ties
         self._facts = facts
+        self._shards = shards
+        self._collectives = collectives
         self.layout = layout
-        self.kv_shape = KvShape(len(facts.windows), facts.num_kv_heads, facts.head_dim, dtype)
+        self.kv_shape = KvShape(
+            len(facts.windows), facts.num_kv_heads, facts.head_dim, dtype, shards.kv_pieces
+        )
         self.vocab_size = int(module.config.get_text_config().vocab_size)
         self.max_model_len = max_model_len
 
@@ -46,6 +55,7 @@ class GenericModel:
         move_computed_buffers(self._module, device)
         if device.type == "cpu" and self.kv_shape.dtype == torch.float32:
             use_cpu_linear(self._module, self._facts.shared_inputs)
+        self._shards.hook(self._module, self._collectives, self.vocab_size)
 
     def use_gate(self, gate: StageGate) -> None:
         """See ``ServedModel``."""

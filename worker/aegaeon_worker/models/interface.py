@@ -65,12 +65,16 @@ class ServedModel(Protocol):
 
 @dataclass(frozen=True)
 class CheckpointReader:
-    """How to fill a layout from files: ``fill(name, out)`` writes one tensor into ``out``."""
+    """How to fill the layouts of an engine's ranks from files."""
 
     fingerprint: str
-    """Identity of the weights: changes when any file, the dtype or the layout changes."""
-    fill_all: Callable[[Mapping[str, torch.Tensor]], None]
-    """Write every tensor of the layout into the given views, reading each file once."""
+    """Identity of the weights: changes when any file or the dtype changes, and is the same for any
+    number of ranks."""
+    packed_fingerprint: Callable[[int], str]
+    """Identity of one rank's packed bytes."""
+    fill_all: Callable[[Mapping[int, Mapping[str, torch.Tensor]]], None]
+    """Write every tensor of the layout into the views of each rank that is given, reading each
+    tensor of the files once."""
 
 
 class ModelLoader(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,12 +51,12 @@ class WeightSources:
             )
         return cls(module, checkpoint, tuple(chosen), ties)
 
-    def fill(self, out: Mapping[str, torch.Tensor]) -> None:
-        """Write every tensor into ``out``, which has the names of the layout."""
+    def fill(self, write: Callable[[str, torch.Tensor], None]) -> None:
+        """Call ``write`` once with every tensor of the layout and its name there."""
         with self.checkpoint.reader() as read, torch.inference_mode():
             for assembly in self.assemblies:
                 for name, tensor in assembly.make(self.module, read).items():
-                    out[self.ties.get(name, name)].copy_(tensor)
+                    write(self.ties.get(name, name), tensor)
 
 
 def _ties(

@@ -285,3 +285,5 @@ def event_to_pb(  # noqa: C901 (one row per event)
             return response(model_failed=worker_pb2.ModelFailed(model=name, error=to_detail(error)))
         case events.ModelUnloaded():
             return response(model_unloaded=worker_pb2.ModelUnloaded(**vars(event)))
+        case events.GroupLost(error):
+            raise error  # the stream ends with it

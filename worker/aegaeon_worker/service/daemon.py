@@ -58,7 +58,8 @@ async def _serve_parts(
     config: WorkerConfig, parts: WorkerParts, speed: DeviceSpeed, stop: StopSignal
 ) -> None:
     server = make_server(config.security)
-    servicer = WorkerServicer(parts.engine, parts.thread, parts.preparer)
+    submit = None if config.ranks.rank else parts.thread.submit
+    servicer = WorkerServicer(lambda: parts.status, submit, parts.preparer)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     kv_pb2_grpc.add_KvServiceServicer_to_server(KvServicer(parts.slab_reader), server)
     health = Health(server, _SERVICES)
@@ -72,7 +73,9 @@ async def _serve_parts(
     registration = Registration(config.scheduler, request, config.security)
     announce_ready(address, config.ready_fd)
     logger.info("serving on %s", address)
-    watchdog = asyncio.create_task(keep_watchdog(parts.thread.answer))
+    watchdog = asyncio.create_task(
+        keep_watchdog(None if config.ranks.rank else parts.thread.answer)
+    )
     try:
         await _wait_for_end(parts, registration, stop)
     finally:
@@ -89,7 +92,7 @@ async def _wait_for_end(parts: WorkerParts, registration: Registration, stop: St
     """Return when asked to stop; raise when the worker is of no more use."""
     stopped = asyncio.create_task(stop.wait())
     refused = asyncio.create_task(registration.wait_refused())
-    broken = asyncio.create_task(parts.thread.wait_broken())
+    broken = asyncio.create_task(parts.wait_broken())
     waits: list[asyncio.Task[Any]] = [stopped, refused, broken]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in waits:
@@ -126,4 +129,5 @@ def _registration_request(
         pid=os.getpid(),
         max_batch_sequences=config.max_batch_sequences,
         role=convert.ROLES[config.role],
+        tensor_parallel_size=config.tensor_parallel_size,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from aegaeon.errors import (
@@ -16,10 +16,9 @@ from aegaeon.errors import (
 )
 from aegaeon.rpc.status import abort
 from aegaeon.v1 import worker_pb2, worker_pb2_grpc
-from aegaeon_worker.engine.commands import Attach
-from aegaeon_worker.engine.engine import Engine
+from aegaeon_worker.engine.commands import Attach, Command
 from aegaeon_worker.engine.loading import ModelPreparer
-from aegaeon_worker.engine.thread import EngineThread
+from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.passing_thread import on_passing_thread
 from aegaeon_worker.service import convert
 from aegaeon_worker.service.execute_stream import ExecuteStream
@@ -28,11 +27,17 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
-    """One engine behind gRPC."""
+    """One engine, or one rank of one, behind gRPC."""
 
-    def __init__(self, engine: Engine, thread: EngineThread, preparer: ModelPreparer) -> None:
-        self._engine = engine
-        self._thread = thread
+    def __init__(
+        self,
+        status: Callable[[], EngineStatus],
+        submit: Callable[[Command], None] | None,
+        preparer: ModelPreparer,
+    ) -> None:
+        """``submit`` hands a command to the engine; none where rank 0 drives this rank."""
+        self._status = status
+        self._submit = submit
         self._preparer = preparer
         self._stream: ExecuteStream | None = None
 
@@ -47,12 +52,17 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         except AegaeonError as error:
             await abort(context, error)
         reader = asyncio.create_task(self._read(request_iterator, stream))
+        lost: AegaeonError | None = None
         try:
             async for event in stream.events():
                 yield convert.event_to_pb(event)
+        except AegaeonError as error:
+            lost = error
         finally:
             reader.cancel()
             self._detach(stream)
+        if lost is not None:
+            await abort(context, lost)
         if self._stream is not None:
             await abort(context, _superseded(self._stream.epoch))
 
@@ -75,7 +85,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.GetStatusRequest, context: Any
     ) -> worker_pb2.GetStatusResponse:
         """What the engine last said of itself; never waits for it."""
-        status = self._engine.status
+        status = self._status()
         return worker_pb2.GetStatusResponse(
             memory=convert.memory_to_pb(status.memory),
             models=[convert.loaded_to_pb(model) for model in status.models],
@@ -92,13 +102,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     def _open(self, first: worker_pb2.ExecuteRequest | None) -> ExecuteStream:
         if first is None or first.WhichOneof("command") != "hello":
             raise InvalidRequestError("the first command of an Execute stream must be hello")
+        if self._submit is None:
+            raise PreconditionError("this worker is not rank 0 of its engine; dial the one that is")
         epoch = first.hello.epoch
         if self._stream is not None:
             if epoch <= self._stream.epoch:
                 raise _superseded(self._stream.epoch)
             self._stream.close()
         self._stream = ExecuteStream(epoch)
-        self._thread.submit(Attach(self._stream.publish))
+        self._hand_over(Attach(self._stream.publish))
         logger.info("epoch %d: the scheduler's command stream is open", epoch)
         return self._stream
 
@@ -110,16 +122,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             async for request in requests:
                 if self._stream is not stream:
                     return
-                self._thread.submit(convert.command_from_pb(request))
+                self._hand_over(convert.command_from_pb(request))
         except AegaeonError:
             logger.exception("epoch %d: command refused, closing the stream", stream.epoch)
         finally:
             stream.close()
 
+    def _hand_over(self, command: Command) -> None:
+        assert self._submit is not None
+        self._submit(command)
+
     def _detach(self, stream: ExecuteStream) -> None:
         if self._stream is stream:
             self._stream = None
-            self._thread.submit(Attach(None))
+            self._hand_over(Attach(None))
             logger.info("epoch %d: the scheduler's command stream has ended", stream.epoch)
 
 

@@ -88,6 +88,18 @@ class WeightCache:
                 if not self._knows(name):
                     self._open(name, source)
 
+    def pack(self, model: str, fingerprint: str, layout: WeightLayout, fill: Fill) -> None:
+        """Pack a file for another worker, through ``fill``, unless it is there; errors as
+        ``acquire``. It may be evicted before that worker acquires it."""
+        source = WeightSource(Manifest(model, fingerprint, layout), fill)
+        name = source.manifest.file_name()
+        with file_lock(self._directory / f"{name}.lock"):
+            fd = _complete(self._directory / name, source.manifest)
+            if fd is None:
+                self._pack(self._directory / name, source).close()
+            else:
+                os.close(fd)
+
     def files(self) -> list[CachedFile]:
         """Every complete file of the cache, least recently used first."""
         with self._room.lock():
@@ -132,9 +144,8 @@ class WeightCache:
     def _open(self, name: str, source: WeightSource) -> None:
         self._close_evicted()
         path = self._directory / name
-        mapped = _open_complete(path, source.manifest)
-        if mapped is None:
-            mapped = self._pack(path, source)
+        fd = _complete(path, source.manifest)
+        mapped = self._pack(path, source) if fd is None else MappedFile(path, fd, source.manifest)
         if self._pinning is not None:
             mapped.pin_to(self._pinning)
         with self._mutex:
@@ -188,8 +199,8 @@ def _create(partial: Path, manifest: Manifest, header: bytes) -> int:
     return fd
 
 
-def _open_complete(path: Path, manifest: Manifest) -> MappedFile | None:
-    """Map an existing file if its header and size are right; discard it otherwise."""
+def _complete(path: Path, manifest: Manifest) -> int | None:
+    """Open an existing file if its header and size are right; discard it otherwise."""
     header = manifest.encode()
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -198,7 +209,7 @@ def _open_complete(path: Path, manifest: Manifest) -> MappedFile | None:
     status = os.fstat(fd)
     whole = status.st_size == data_offset(header) + manifest.layout.nbytes
     if whole and os.pread(fd, len(header), 0) == header:
-        return MappedFile(path, fd, manifest)
+        return fd
     os.close(fd)
     with suppress(FileNotFoundError):
         discard(path)

@@ -15,6 +15,11 @@ from aegaeon_worker.weights.stage_gate import StageGate
 from aegaeon_worker.weights.weight_file import WeightFile
 
 
+def weights_range(model: str) -> str:
+    """What the device calls the range of a model's weights."""
+    return f"weights of {model}"
+
+
 class ResidentWeights:
     """Binds a model's packed file to a virtual range.
 
@@ -34,7 +39,7 @@ class ResidentWeights:
         self._device = device
         self._open_file = open_file
         self._range: VirtualRange = device.reserve(
-            f"weights of {name}", layout.nbytes, CopyLane.WEIGHTS
+            weights_range(name), layout.nbytes, CopyLane.WEIGHTS
         )
         self._positions = range(device.pool.chunks_for(layout.nbytes))
         self._file: WeightFile | None = None

@@ -95,6 +95,6 @@ def test_each_tensor_is_asked_for_once_and_filled(tmp_path: Path) -> None:
     """Progress is counted by what is asked for."""
     model, reader = open_model(make_checkpoint("qwen2", tmp_path))
     asked = _Asked(allocate(model.layout))
-    reader.fill_all(asked)
+    reader.fill_all({0: asked})
     assert sorted(asked.names) == sorted(slot.spec.name for slot in model.layout.slots())
     assert not any(tensor.isnan().any() for tensor in asked._tensors.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.models.interface import StepInput
@@ -13,6 +12,7 @@ from aegaeon_worker.models.native.backend import Backend, StepAttention, choose_
 from aegaeon_worker.models.native.packing import LinearPacking
 from aegaeon_worker.models.native.plan import DecoderPlan
 from aegaeon_worker.models.native.weights import DecoderWeights, place_fused
+from aegaeon_worker.parallel.collectives import Collectives, embed
 from aegaeon_worker.weights.stage_gate import StageGate
 
 
@@ -26,15 +26,21 @@ class NativeModel:
         self,
         plan: DecoderPlan,
         packing: LinearPacking,
+        collectives: Collectives,
         *,
         dtype: torch.dtype,
         max_model_len: int,
+        kv_pieces: int,
     ) -> None:
+        """``plan`` is that of one rank; ``kv_pieces`` as in ``KvShape``."""
         self._plan = plan
         self._packing = packing
+        self._collectives = collectives
         attention = plan.attention
         self.layout = place_fused(plan, dtype)
-        self.kv_shape = KvShape(plan.num_layers, attention.kv_heads, attention.head_dim, dtype)
+        self.kv_shape = KvShape(
+            plan.num_layers, attention.kv_heads, attention.head_dim, dtype, kv_pieces
+        )
         self.vocab_size = plan.vocab_size
         self.max_model_len = max_model_len
         self._gate = StageGate(self.layout)
@@ -58,19 +64,24 @@ class NativeModel:
     def logits(
         self, token_ids: torch.Tensor, attention: StepAttention, rows: torch.Tensor | None
     ) -> torch.Tensor:
-        """Run ``token_ids`` [T] through all layers: float32 logits of ``rows`` [R], or of all."""
+        """Run ``token_ids`` [T] through all layers: float32 logits of ``rows`` [R], or of all.
+
+        Only rank 0 has those of the whole vocabulary.
+        """
         backend, weights, eps = self.backend, self._weights, self._plan.attention.norm_eps
         self._gate.wait("embeddings")
-        residual = F.embedding(token_ids, weights.embedding)
+        together = self._collectives
+        residual = embed(together, token_ids, weights.embedding)
         delta: torch.Tensor | None = None
         for index, layer in enumerate(weights.layers):
             self._gate.wait(f"layer.{index}")
             hidden = backend.add_norm(delta, residual, layer.input_norm, eps)
             qkv = backend.linear(hidden, layer.qkv, layer.qkv_bias)
             attended = attention.attend(index, qkv, layer.head_norms)
-            delta = backend.linear(attended, layer.output, layer.output_bias)
+            delta = together.sum(backend.linear(attended, layer.output, layer.output_bias))
             hidden = backend.add_norm(delta, residual, layer.mlp_norm, eps)
             delta = backend.linear(backend.swiglu(hidden, layer.gate_up), layer.down, None)
+            delta = together.sum(delta)
         if rows is not None and delta is not None:
             delta, residual = delta.index_select(-2, rows), residual.index_select(0, rows)
         if not residual.shape[0]:
@@ -78,4 +89,4 @@ class NativeModel:
             return residual.new_empty(0, self.vocab_size, dtype=torch.float32)
         self._gate.wait("head")
         hidden = backend.add_norm(delta, residual, weights.final_norm, eps)
-        return backend.logits(hidden, weights.head)
+        return together.join_at_first(backend.logits(hidden, weights.head))[:, : self.vocab_size]

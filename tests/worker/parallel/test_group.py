@@ -1,0 +1,111 @@
+"""An engine of several ranks, each with its own device and threads, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aegaeon_worker.config import WorkerConfig
+from aegaeon_worker.engine import events
+from aegaeon_worker.engine.assembly import WorkerParts
+from aegaeon_worker.engine.commands import UnloadModel
+from tests.worker.engine.harness import EngineHarness
+from tests.worker.engine.reference import reference_tokens
+from tests.worker.models.tiny import make_checkpoint
+
+NEW_TOKENS = 12
+PROMPTS = [list(range(5, 5 + length)) for length in (1, 17, 60)]
+FAMILIES = ("llama", "gemma3_text")
+MIB = 1 << 20
+
+
+class RankedHarness(EngineHarness):
+    """Rank 0 of an engine; the other ranks run beside it."""
+
+    def __init__(self, shm_dir: Path, size: int, **overrides: Any) -> None:
+        super().__init__(shm_dir, tensor_parallel_size=size, rank_timeout_s=20.0, **overrides)
+        self._others = ExitStack()
+
+    def __enter__(self) -> RankedHarness:
+        for rank in self.config.ranks.others:
+            index = self.config.worker_index + rank
+            self._others.enter_context(running(replace(self.config, worker_index=index)))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._others.close()
+
+
+@contextmanager
+def running(config: WorkerConfig) -> Iterator[WorkerParts]:
+    parts = WorkerParts(config)
+    try:
+        parts.start()
+        yield parts
+    finally:
+        parts.close()
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("checkpoints")
+    return {
+        family: make_checkpoint(family, root / family, seed, intermediate_size=2048)
+        for seed, family in enumerate(FAMILIES)
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoints: dict[str, Path]) -> dict[str, list[list[int]]]:
+    return {
+        family: reference_tokens(path, PROMPTS, NEW_TOKENS) for family, path in checkpoints.items()
+    }
+
+
+@pytest.fixture
+def shm_dir(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    assert list(tmp_path.glob("*aegaeon-*")) == [], "the ranks left files behind"
+
+
+def test_four_ranks_share_two_kv_heads_across_switches_and_swaps(
+    shm_dir: Path, checkpoints: dict[str, Path], expected: dict[str, list[list[int]]]
+) -> None:
+    """The device holds one model; KV leaves it with every switch, and each head is on two ranks."""
+    with RankedHarness(shm_dir, 4, device_memory_bytes=4 * MIB, cpu_slab_bytes=1 * MIB) as engine:
+        for path in checkpoints.values():
+            engine.load(path)
+        members = {
+            name: [engine.add(name, prompt, NEW_TOKENS) for prompt in PROMPTS]
+            for name in checkpoints
+        }
+        engine.alternate(members, quota_ns=1)
+        tokens = {name: [engine.tokens(h) for h in handles] for name, handles in members.items()}
+        started = [event for event in engine.log if isinstance(event, events.TurnStarted)]
+        ended = [event for event in engine.log if isinstance(event, events.TurnEnded)]
+    assert tokens == expected
+    assert sum(event.switched for event in started) > 4
+    assert sum(event.kv_bytes for event in started) > 0
+    assert sum(event.recomputed_sequences for event in ended) == 0
+
+
+def test_files_of_all_ranks_are_packed_by_the_first_and_used_again(
+    shm_dir: Path, checkpoints: dict[str, Path]
+) -> None:
+    with RankedHarness(shm_dir, 2) as engine:
+        loaded = engine.load(checkpoints["llama"])
+        files = sorted(shm_dir.glob("*/weights/*.weights"))
+        assert (loaded.reused, len(files)) == (False, 2)
+        packed = [file.stat().st_ino for file in files]
+        engine.send(UnloadModel("llama"))
+        engine.wait_for(events.ModelUnloaded)
+        assert engine.load(checkpoints["llama"]).reused
+        assert [f.stat().st_ino for f in sorted(shm_dir.glob("*/weights/*.weights"))] == packed
+        assert engine.generate("llama", PROMPTS[:1], 4)

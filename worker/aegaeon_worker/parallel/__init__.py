@@ -1,0 +1,1 @@
+"""Tensor parallelism: several workers of a node as one engine."""
