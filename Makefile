@@ -14,7 +14,7 @@ NODE_STAMP := $(NODE)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint proto proto-check bench wheel audit clean
+.PHONY: help setup demo test lint proto proto-check bench chaos soak fuzz wheel audit clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  \1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -49,6 +49,15 @@ proto-check: setup ## Fail when the stubs are out of date.
 
 bench: $(STAMP) ## Measure stack and scheduler on this machine's CPU, with transformers beside it.
 	$(BIN)/python -m benchmarks $(BENCH)
+
+chaos: $(STAMP) ## Kill, stop, cut and fill while tokens are compared: ROUNDS=200, SEED=, FIRST=0.
+	$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),200) --first $(or $(FIRST),0) $(if $(SEED),--seed $(SEED))
+
+soak: $(STAMP) ## Serve twice what fits and watch the memory: MINUTES=10.
+	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10)
+
+fuzz: $(STAMP) ## Send and read nonsense: MINUTES=5 for each kind, FUZZ_SEED=.
+	FUZZ_SECONDS=$$(( $(or $(MINUTES),5) * 60 )) $(BIN)/python -m pytest tests/fuzz -s -o timeout=0
 
 wheel: $(STAMP) ## Build the wheel into dist/.
 	rm -rf build dist

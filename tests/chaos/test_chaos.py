@@ -1,0 +1,35 @@
+"""A few rounds in CI; `make chaos` and `make soak` run as many as wanted."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.chaos.rounds import ROUNDS_PER_CLUSTER, Outcome, campaign
+from tests.chaos.soak import soak
+
+SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1_000_000))
+#: From some cluster's first round on: another topology in every run.
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "8"))
+SOAK_MINUTES = float(os.environ.get("SOAK_MINUTES", "0.15"))
+
+
+@pytest.mark.timeout(170)
+def test_no_token_is_lost_and_nothing_leaks_in_chaos() -> None:
+    print(f"seed {SEED}")
+    outcomes: list[Outcome] = []
+    with campaign(SEED) as running:
+        for block in range(2):
+            running.run(block * ROUNDS_PER_CLUSTER, ROUNDS // 2, outcomes.append)
+    assert len(outcomes) == ROUNDS
+    assert all(outcome.faults for outcome in outcomes)
+
+
+@pytest.mark.timeout(170)
+def test_memory_is_flat_at_twice_the_capacity() -> None:
+    report = soak(SOAK_MINUTES, SEED)
+    assert report.served
+    assert report.refused
+    assert max(report.growth().values()) < report.allowed(), report.growth()
