@@ -11,6 +11,8 @@ from aegaeon.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 
+_MAX_VALUES = 100_000
+
 
 @dataclass(frozen=True)
 class YamlDocument:
@@ -36,6 +38,12 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
         if root is not None:
             _index(root, (), lines, source)
         value = loader.construct_document(root) if root is not None else None
+    except RecursionError:
+        raise ConfigError(f"{source}: is nested too deeply, or an alias contains itself") from None
+    except ValueError as error:  # such as a date that does not exist
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{source}: not valid YAML: {error}") from error
     except yaml.MarkedYAMLError as error:
         where = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{source}{where}: not valid YAML: {error.problem}") from error
@@ -49,6 +57,7 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
 def _index(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], source: str) -> None:
     if isinstance(node, yaml.SequenceNode):
         for position, item in enumerate(node.value):
+            _require_few(lines, source)
             lines[(*path, position)] = item.start_mark.line + 1
             _index(item, (*path, position), lines, source)
     elif isinstance(node, yaml.MappingNode):
@@ -61,9 +70,16 @@ def _index(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], source: st
                     f"{source}:{line}: {format_path((*path, name))} is given twice, first in line "
                     f"{seen[name]}; remove one"
                 )
+            _require_few(lines, source)
             seen[name] = line
             lines[(*path, name)] = line
             _index(value, (*path, name), lines, source)
+
+
+def _require_few(lines: dict[KeyPath, int], source: str) -> None:
+    """Aliases of aliases make a few lines of text into more values than fit into memory."""
+    if len(lines) >= _MAX_VALUES:
+        raise ConfigError(f"{source}: holds more than {_MAX_VALUES} values, aliases written out")
 
 
 def format_path(path: KeyPath) -> str:

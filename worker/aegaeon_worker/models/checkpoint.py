@@ -132,13 +132,13 @@ def _weight_files(path: Path) -> tuple[tuple[Path, ...], dict[str, Path]]:
 def _read_index(index: Path) -> dict[str, str]:
     try:
         weight_map = json.loads(index.read_bytes())["weight_map"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelLoadError(index, f"not a safetensors index: {error!r}") from error
     if not isinstance(weight_map, dict):
         raise ModelLoadError(index, "not a safetensors index: weight_map is not an object")
     for name, file in weight_map.items():
         # A shard lies beside its index: an index must not reach into other folders.
-        if not isinstance(file, str) or Path(file).name != file:
+        if not isinstance(file, str) or Path(file).name != file or "\0" in file:
             raise ModelLoadError(
                 index, f"tensor {name!r} is mapped to {file!r}, not to a file name"
             )
@@ -160,7 +160,7 @@ def _read_header(file: Path) -> tuple[dict[str, Any], bytes]:
         raise ModelLoadError(file, "not a safetensors file, or cut off within its header")
     try:
         header = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelLoadError(file, f"the safetensors header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise ModelLoadError(file, "the safetensors header is not an object")
@@ -175,7 +175,7 @@ def _check_size(file: Path, header: dict[str, Any], data_nbytes: int) -> None:
         raise ModelLoadError(file, "the file holds no tensors")
     try:
         needed = max(int(entry["data_offsets"][1]) for entry in header.values())
-    except (TypeError, KeyError, IndexError, ValueError) as error:
+    except (TypeError, KeyError, IndexError, ValueError, OverflowError) as error:
         raise ModelLoadError(file, f"malformed safetensors header: {error!r}") from error
     if needed != data_nbytes:
         problem = "truncated" if needed > data_nbytes else "too long"
@@ -188,9 +188,9 @@ def _parse_header(file: Path, header: dict[str, Any]) -> dict[str, StoredTensor]
     tensors = {}
     for name, entry in header.items():
         try:
-            dtype, shape = entry["dtype"], tuple(int(size) for size in entry["shape"])
-            start, end = entry["data_offsets"]
-        except (TypeError, KeyError, ValueError) as error:
+            dtype, shape = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
+            start, end = (int(offset) for offset in entry["data_offsets"])
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
             raise ModelLoadError(file, f"malformed entry for tensor {name!r}: {error!r}") from error
         if dtype not in _DTYPES:
             raise ModelLoadError(file, f"tensor {name!r} has dtype {dtype}, which cannot be served")

@@ -1,0 +1,64 @@
+"""How long and from which seed; `make fuzz` gives more time."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+
+#: For one test, in seconds: all of them together are bounded in CI.
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "3"))
+#: Printed by pytest when a test fails.
+SEED = int(os.environ.get("FUZZ_SEED") or random.SystemRandom().randrange(1_000_000))
+
+
+def cases(name: str) -> Iterator[random.Random]:
+    """One source of chance per case, until the time is over. Says which one failed."""
+    start, number = time.monotonic(), 0
+    while time.monotonic() - start < SECONDS:
+        print(f"\r{name}: FUZZ_SEED={SEED}, case {number}", end="")
+        yield random.Random(f"{SEED} {name} {number}")
+        number += 1
+    print(f"\r{name}: {number} cases")
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """The same with bytes flipped, cut out, doubled and put in."""
+    out = bytearray(data)
+    for _ in range(chance.randint(1, 6)):
+        position = chance.randrange(len(out) + 1)
+        length = chance.choice((1, 1, 2, 8, 64))
+        match chance.randrange(4):
+            case 0:
+                out[position : position + length] = chance.randbytes(length)
+            case 1:
+                del out[position : position + length]
+            case 2:
+                out[position:position] = out[position : position + length]
+            case _:
+                out[position:position] = chance.choice(_PIECES)
+    return bytes(out)
+
+
+_PIECES = (
+    b"\x00",
+    b"\xff" * 7 + b"\x7f",
+    b"\xed\xa0\x80",
+    b"-1",
+    b"1e999",
+    b"9" * 5_000,
+    b"null",
+    b"[" * 2_000,
+    b"{" * 2_000,
+    b'{"a":' * 2_000,
+    b"&a [*a]",
+    b"*a",
+    b"!!python/object:os.system",
+    b"2001-99-99",
+    b"../../etc/passwd",
+    b'"',
+    b"\n",
+    b": ",
+    b"- ",
+)
