@@ -61,6 +61,14 @@ class AegaeonError(Exception):
             self.reason = reason
         self.metadata: dict[str, str] = {key: str(value) for key, value in (metadata or {}).items()}
 
+    @property
+    def retry_after_s(self) -> float | None:
+        """When to try again, in seconds; None where that is unknown or cannot help."""
+        try:
+            return float(self.metadata["retry_after_ms"]) / 1e3
+        except (KeyError, ValueError):
+            return None
+
 
 class InvalidRequestError(AegaeonError):
     """The request itself is wrong; sending it again cannot help."""

@@ -8,9 +8,11 @@ import weakref
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import Self
 
+from aegaeon.client.arguments import check_arguments, check_patience
 from aegaeon.client.backend import Backend
 from aegaeon.client.connection import ProgressCallback
 from aegaeon.client.policies import Policies
+from aegaeon.client.session import RESUME_WINDOW_S
 from aegaeon.config.cluster import cluster_config
 from aegaeon.config.schema import PlacementPolicyName, RoutingPolicyName, SchedulingPolicyName
 from aegaeon.deployment import DeployOutcome, UndeployOutcome
@@ -41,6 +43,10 @@ class LLMService:
     ``security`` names certificates and token for a running scheduler; not given, the environment
     does, see docs/security.md. Daemons that are started here are reachable by this user alone.
 
+    A request whose scheduler is lost is sent again, with the tokens that it has, until one takes
+    it; it fails after ``resume_window_s`` without one, or at its own ``timeout_s``. Daemons that
+    were started here and die are started again, up to ``daemon_restarts`` times a minute each.
+
     A context manager; `close` is called at exit as well. Methods may be called from any thread.
     """
 
@@ -56,10 +62,13 @@ class LLMService:
         decode_work_stealing_min_batch_gap: int = 2,
         startup_timeout_s: float = 600.0,
         security: SecuritySettings | None = None,
+        resume_window_s: float = RESUME_WINDOW_S,
+        daemon_restarts: int = 5,
     ) -> None:
         nodes = list(cluster_config)
         address = address or os.environ.get("AEGAEON_ADDRESS") or None
-        _check_arguments(nodes, address)
+        check_arguments(nodes, address)
+        check_patience(resume_window_s, daemon_restarts)
         if address is not None and scheduling_policy is not None:
             raise ConfigError(
                 f"scheduling_policy = {scheduling_policy!r}: the scheduler at {address} has its "
@@ -73,7 +82,15 @@ class LLMService:
         )
         if address is not None and security is None:
             security = SecuritySettings.from_environment()
-        backend = Backend(nodes, address, policies, startup_timeout_s, security or PLAIN)
+        backend = Backend(
+            nodes,
+            address,
+            policies,
+            startup_timeout_s,
+            security or PLAIN,
+            resume_window_s,
+            daemon_restarts,
+        )
         self._backend = backend
         # Runs when the service is collected and at exit; it must not refer to the service itself.
         self._finalizer = weakref.finalize(self, backend.close)
@@ -251,23 +268,6 @@ class LLMService:
             )
             for node, names in sorted(ready.items())
         }
-
-
-def _check_arguments(nodes: Sequence[NodeConfig], address: str | None) -> None:
-    for index, node in enumerate(nodes):
-        if not isinstance(node, NodeConfig):
-            raise ConfigError(f"cluster_config[{index}]: expected a NodeConfig, got {node!r}")
-        for spec in node.cached_models:
-            spec.path()  # before daemons are started for a model that is not there
-    ids = [node.node_id for node in nodes]
-    for node_id in ids:
-        if ids.count(node_id) > 1:
-            raise ConfigError(f"cluster_config: node_id {node_id!r} is given twice")
-    if not nodes and address is None:
-        raise ConfigError(
-            "LLMService needs a NodeConfig to start daemons here, or address= or AEGAEON_ADDRESS "
-            "to attach to a running scheduler"
-        )
 
 
 def _refuse_running_loop(name: str, instead: str) -> None:

@@ -43,14 +43,17 @@ class Backend:
         policies: Policies,
         timeout_s: float,
         security: SecuritySettings,
+        resume_window_s: float,
+        daemon_restarts: int,
     ) -> None:
+        self._resume_window_s = resume_window_s
         deadline = time.monotonic() + timeout_s
         self._cluster: LocalCluster | None = None
         self._loop: LoopThread | None = None
         try:
             # Children first: no gRPC thread of ours exists yet when they are started.
             if address is None:
-                self._cluster = LocalCluster(nodes, policies.scheduling, deadline)
+                self._cluster = LocalCluster(nodes, policies.scheduling, deadline, daemon_restarts)
                 address = self._cluster.address
             self._loop = LoopThread("aegaeon-client")
             self.connection = self._loop.run(_connect(address, security))
@@ -117,7 +120,7 @@ class Backend:
     def session(self) -> Session:
         """A new session with the scheduler."""
         check = None if self._cluster is None else self._cluster.check
-        return Session(self.connection.channel, check=check)
+        return Session(self.connection.channel, check=check, resume_window_s=self._resume_window_s)
 
     async def open_stream(self, request: Request) -> TokenStream:
         """A stream of its own for one request. Raises InvalidRequestError."""

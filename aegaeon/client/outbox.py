@@ -20,18 +20,25 @@ class Outbox:
     def __init__(self) -> None:
         self._entries: deque[inference_pb2.SessionSubmit | inference_pb2.SessionCancel] = deque()
         self._filled = asyncio.Event()
+        self._closed = False
 
     def put(self, entry: inference_pb2.SessionSubmit | inference_pb2.SessionCancel) -> None:
         """Send it after everything that is there."""
         self._entries.append(entry)
         self._filled.set()
 
+    def close(self) -> None:
+        """The stream is lost: end what waits for something to send on it."""
+        self._closed = True
+        self._filled.set()
+
     async def messages(self) -> AsyncIterator[inference_pb2.SessionRequest]:
-        """Messages, for ever."""
-        while True:
-            while not self._entries:
+        """Messages, until it is closed."""
+        while not self._closed:
+            if not self._entries:
                 self._filled.clear()
                 await self._filled.wait()
+                continue
             entry = self._entries[0]
             if isinstance(entry, inference_pb2.SessionCancel):
                 self._entries.popleft()

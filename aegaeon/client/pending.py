@@ -24,6 +24,8 @@ class PendingRequest:
         #: When its stream broke, by the monotonic clock; None while it gets on.
         self.lost_since: float | None = None
         self.steps: list[StepOutput] = []
+        #: Fires after its deadline, unless it has ended by then.
+        self.expiry: asyncio.TimerHandle | None = None
         self._error: AegaeonError | None = None
         self._request = request
         self._timeout_ns = timeout_ns
@@ -58,14 +60,18 @@ class PendingRequest:
         if self._deadline is not None:
             remaining = int((self._deadline - time.monotonic()) * 1e9)
             if remaining <= 0:
-                raise RequestTimeoutError(
-                    f"request {self._request.label!r}: its timeout of "
-                    f"{self._timeout_ns / 1e9:g} s passed before the scheduler was back"
-                )
+                raise self.timed_out()
         del self._request.generated_token_ids[:]
         self._request.generated_token_ids.extend(step.new_token_id for step in self.steps)
         return inference_pb2.SessionSubmit(
             stream_id=self.stream_id, request=self._request, timeout_ns=remaining
+        )
+
+    def timed_out(self) -> AegaeonError:
+        """What it ends with when the scheduler cannot say so."""
+        return RequestTimeoutError(
+            f"request {self._request.label!r}: its timeout of {self._timeout_ns / 1e9:g} s has "
+            "passed, and the scheduler does not answer"
         )
 
     def add(self, step: StepOutput) -> None:
@@ -120,5 +126,7 @@ class PendingRequest:
     def _end(self) -> None:
         self.ended = True
         self._ended.set()
+        if self.expiry is not None:
+            self.expiry.cancel()
         if self._waiter is not None:
             self._waiter.set()

@@ -23,22 +23,27 @@ from aegaeon.v1 import inference_pb2, inference_pb2_grpc
 RESUME_WINDOW_S = 60.0
 _RETRY_DELAY_S = 0.2
 _CHECK_INTERVAL_S = 0.2
-# What a restarted scheduler answers until its workers have registered again.
+# What a restarted scheduler answers until its workers have registered again, or while it is full.
+_STOPPING = ErrorReason.SHUTTING_DOWN.value
 _RETURNING = frozenset(
     reason.value
     for reason in (
         ErrorReason.MODEL_NOT_FOUND,
         ErrorReason.MODEL_NOT_READY,
-        ErrorReason.SHUTTING_DOWN,
+        # Everybody comes back at once, and new requests came before.
+        ErrorReason.QUEUE_FULL,
     )
 )
+#: Time after a request's deadline in which the scheduler may say so itself, in seconds.
+_DEADLINE_GRACE_S = 1.0
 
 
 class Session:
     """Opens its stream with the first request and keeps it until it is closed.
 
-    When the stream breaks, unfinished requests are submitted again with the tokens that they have,
-    so that no token is lost or doubled; one that no scheduler takes for ``resume_window_s`` fails.
+    When the stream breaks, or the scheduler says that it is stopping, unfinished requests are
+    submitted again with the tokens that they have, so that no token is lost or doubled; one that no
+    scheduler takes for ``resume_window_s`` fails.
     ``check`` is called all the time and raises the error that ends them at once, if there is one.
     Belongs to the event loop that it is used on.
     """
@@ -69,6 +74,10 @@ class Session:
         """Open a request; the session keeps ``request`` and changes its generated tokens."""
         pending = PendingRequest(next(self._ids), request, timeout_ns)
         self._pending[pending.stream_id] = pending
+        if timeout_ns:
+            delay_s = timeout_ns / 1e9 + _DEADLINE_GRACE_S
+            loop = asyncio.get_running_loop()
+            pending.expiry = loop.call_later(delay_s, self._expire, pending)
         self._send(pending)
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())
@@ -89,6 +98,12 @@ class Session:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._fail_all(RequestCancelledError("the session was closed before the request ended"))
+
+    def _expire(self, pending: PendingRequest) -> None:
+        """Its deadline has passed, and nobody has said so: the scheduler hangs."""
+        if not pending.ended:
+            self.cancel(pending)
+            self._fail(pending, pending.timed_out())
 
     def _send(self, pending: PendingRequest) -> None:
         try:
@@ -140,6 +155,7 @@ class Session:
             # gRPC raises the same when a stopping server cancels the call.
         finally:
             call.cancel()
+            self._outbox.close()
         return UnavailableError(
             "the scheduler ended the stream before its requests had ended",
             reason=ErrorReason.SHUTTING_DOWN,
@@ -180,13 +196,14 @@ class Session:
         pending = self._pending.get(delta.stream_id)
         if pending is None:
             return
-        if (
-            pending.lost_since is not None
-            and delta.error.reason in _RETURNING
-            and pending.may_resume(time.monotonic(), self._window_s)
-        ):
-            self._resubmit(pending)
-            return
+        reason = delta.error.reason
+        if reason == _STOPPING or (pending.lost_since is not None and reason in _RETURNING):
+            if pending.cancel_asked:
+                self._fail(pending, RequestCancelledError("the request was cancelled"))
+                return
+            if pending.may_resume(time.monotonic(), self._window_s):
+                self._resubmit(pending)
+                return
         pending.take_end(delta)
         if pending.ended:
             del self._pending[pending.stream_id]

@@ -34,6 +34,7 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
         insecure_bind=options.insecure_bind,
         max_body_bytes=options.max_body_bytes,
         heartbeat_s=options.heartbeat_s,
+        resume_window_s=options.resume_window_s,
         shutdown_grace_s=options.shutdown_grace_s,
         security=security_settings(options, options.config),
         model_rules=model_rules(options),
@@ -68,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=own.heartbeat_s,
         help="silence after which a stream gets a comment",
+    )
+    add(
+        "--resume-window-s",
+        type=_seconds,
+        default=own.resume_window_s,
+        help="time that a request waits for a lost scheduler",
     )
     add(
         "--shutdown-grace-s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -60,7 +61,7 @@ class ApiError(Exception):
         status: int = 400,
         kind: str = INVALID,
         param: str | None = None,
-        retry_after_s: int = 1,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -84,10 +85,13 @@ def to_api_error(error: AegaeonError) -> ApiError:
     status, kind, code = TABLE.get(error.reason, (500, "server_error", "internal_error"))
     field = error.metadata.get("field", "").removeprefix("sampling.").partition("[")[0]
     param = _FIELDS.get(field, field) or None
-    wait_ms = error.metadata.get("retry_after_ms", "")
-    wait_s = -(-int(wait_ms) // 1000) if wait_ms.isdecimal() else 1
     return ApiError(
-        error.message, code=code, status=status, kind=kind, param=param, retry_after_s=wait_s
+        error.message,
+        code=code,
+        status=status,
+        kind=kind,
+        param=param,
+        retry_after_s=error.retry_after_s,
     )
 
 
@@ -110,11 +114,21 @@ def from_validation(error: ValidationError) -> ApiError:
 
 def answer(error: ApiError) -> Response:
     """The error as a response."""
-    headers = {"retry-after": str(error.retry_after_s)} if error.status in _RETRIABLE else {}
+    headers = _retry_headers(error) if error.status in _RETRIABLE else {}
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     content = json.dumps(error.body, ensure_ascii=False).encode()
     return Response(content, error.status, headers, "application/json")
+
+
+def _retry_headers(error: ApiError) -> dict[str, str]:
+    """The standard header has whole seconds; OpenAI's clients read the other one first."""
+    if error.retry_after_s is None:
+        return {"retry-after": "1"}
+    return {
+        "retry-after": str(math.ceil(error.retry_after_s)),
+        "retry-after-ms": str(math.ceil(error.retry_after_s * 1e3)),
+    }
 
 
 def install(app: FastAPI) -> None:

@@ -25,18 +25,19 @@ class Gateway:
     """One connection, and one session for all requests, which survives the scheduler's restarts.
 
     Belongs to the event loop that it is made on. Silent streams get a comment every ``heartbeat_s``
-    seconds.
+    seconds; a request fails after ``resume_window_s`` seconds without a scheduler that takes it.
     """
 
     def __init__(
         self,
         scheduler: str,
         heartbeat_s: float,
+        resume_window_s: float,
         security: SecuritySettings,
         model_rules: ModelRules,
     ) -> None:
         self.connection = Connection(scheduler, security)
-        self.session = Session(self.connection.channel)
+        self.session = Session(self.connection.channel, resume_window_s=resume_window_s)
         self.pool = TokenizerPool()
         self.models = ModelTable(self.connection, self.pool, model_rules)
         self.heartbeat_s = heartbeat_s

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import uvicorn
 
+from aegaeon.client.session import RESUME_WINDOW_S
 from aegaeon.errors import ConfigError
 from aegaeon.http.app import make_app
 from aegaeon.http.gateway import Gateway
@@ -40,6 +41,8 @@ class GatewayConfig:
     max_body_bytes: int = 32 * 1024 * 1024
     #: Silence after which a stream gets a comment, in seconds.
     heartbeat_s: float = 15.0
+    #: Time that a request waits for a scheduler that is back, in seconds.
+    resume_window_s: float = RESUME_WINDOW_S
     #: Time for open requests to end, in seconds.
     shutdown_grace_s: float = 5.0
     ready_fd: int | None = None
@@ -52,7 +55,13 @@ async def serve(config: GatewayConfig) -> None:
     security = config.security
     guard = None if security.keys_file is None else Guard(security.keys_file)
     context = https_context(security)
-    gateway = Gateway(config.scheduler, config.heartbeat_s, security, config.model_rules)
+    gateway = Gateway(
+        config.scheduler,
+        config.heartbeat_s,
+        config.resume_window_s,
+        security,
+        config.model_rules,
+    )
     settings = uvicorn.Config(
         make_app(gateway, config.max_body_bytes, guard),
         loop="none",

@@ -30,6 +30,7 @@ class Child:
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
+        self._command = command
         self._log = log
         lifeline_read, self._lifeline = os.pipe()
         self._ready, ready_write = os.pipe()
@@ -57,6 +58,10 @@ class Child:
         finally:
             os.close(lifeline_read)
             os.close(ready_write)
+
+    def again(self) -> Child:
+        """Start the same daemon anew; this one has been stopped."""
+        return Child(self.name, self._command, self._log)
 
     @property
     def pid(self) -> int:

@@ -15,6 +15,7 @@ from aegaeon.local.child import STOP_GRACE_S, Child
 from aegaeon.local.memory_plan import MemoryPlan, plan_memory
 from aegaeon.local.profiles import profile_flags
 from aegaeon.local.run_directory import RunDirectory
+from aegaeon.local.supervisor import Supervisor
 from aegaeon.machine import detect_machine
 from aegaeon.node_config import NodeConfig
 
@@ -24,13 +25,19 @@ _POLL_S = 0.1
 class LocalCluster:
     """Starts the daemons on construction; ``stop`` ends them and removes what they left.
 
+    Those that die are started again, up to ``restarts`` times a minute each.
+
     Raises ResourceExhaustedError (budgets above the machine), UnavailableError (a daemon died, with
     its last output), RequestTimeoutError (not serving by ``deadline``, monotonic); nothing is left
     behind then.
     """
 
     def __init__(
-        self, nodes: Sequence[NodeConfig], policy: SchedulingPolicyName, deadline: float
+        self,
+        nodes: Sequence[NodeConfig],
+        policy: SchedulingPolicyName,
+        deadline: float,
+        restarts: int,
     ) -> None:
         if len(folders := {node.shm_dir for node in nodes}) > 1:
             raise ConfigError(f"nodes on one machine share one shm_dir, got {sorted(folders)}")
@@ -43,6 +50,7 @@ class LocalCluster:
         names = [f"local-{self._directory.name}-{position}" for position in range(len(nodes))]
         self._shared = [instance_folder(Path(machine.shm_dir), name) for name in names]
         self._children: list[Child] = []
+        self._supervisor: Supervisor | None = None
         try:
             self.address = self._start_scheduler(policy, profile_flags(nodes), deadline)
             workers = [
@@ -52,35 +60,29 @@ class LocalCluster:
             ]
             for worker in workers:
                 self._wait_ready(worker, deadline)
+            self._supervisor = Supervisor(self._children, restarts)
         except BaseException:
             self.stop()
             raise
 
     def check(self) -> None:
-        """Raise UnavailableError when nobody is left to serve: scheduler or all workers died."""
-        scheduler, workers = self._children[:1], self._children[1:]
-        for child in scheduler:
-            child.check()
-        if workers and len(dead := self.deaths()) == len(workers):
+        """Raise UnavailableError when nobody is left to serve: the scheduler or all workers died
+        and are not started again."""
+        dead = {} if self._supervisor is None else self._supervisor.given_up()
+        workers = [death for position, death in dead.items() if position]
+        if 0 in dead:
             raise dead[0]
-
-    def check_all(self) -> None:
-        """Raise UnavailableError when any daemon has died."""
-        for death in self.deaths():
-            raise death
+        if workers and len(workers) == len(self._children) - 1:
+            raise workers[0]
 
     def deaths(self) -> list[UnavailableError]:
-        """One error for each daemon that has died, with its last output."""
-        found = []
-        for child in self._children:
-            try:
-                child.check()
-            except UnavailableError as death:
-                found.append(death)
-        return found
+        """The latest deaths of daemons, each with the daemon's last output."""
+        return [] if self._supervisor is None else self._supervisor.deaths()
 
     def stop(self) -> None:
         """End the daemons, workers first, so that each can say goodbye. Idempotent."""
+        if self._supervisor is not None:
+            self._supervisor.stop()
         scheduler, workers = self._children[:1], self._children[1:]
         for group in (workers, scheduler):
             for child in group:
@@ -96,7 +98,9 @@ class LocalCluster:
     def _start_scheduler(
         self, policy: SchedulingPolicyName, profiles: Sequence[str], deadline: float
     ) -> str:
-        flags = ["--listen", f"unix:{self._directory.path}/s", "--policy", policy, *profiles]
+        folder = self._directory.path
+        flags = ["--listen", f"unix:{folder}/s", "--state-file", f"{folder}/state.json"]
+        flags += ["--policy", policy, *profiles]
         scheduler = self._spawn("scheduler", "aegaeon_scheduler", flags)
         return self._wait_ready(scheduler, deadline)
 
@@ -135,7 +139,8 @@ class LocalCluster:
             address = child.poll_ready(_POLL_S)
             if address is not None:
                 return address
-            self.check_all()
+            for other in self._children:
+                other.check()
             if time.monotonic() >= deadline:
                 raise RequestTimeoutError(
                     f"{child.name} did not serve in time; its last output:\n{child.log_tail()}"

@@ -53,9 +53,9 @@ def channel_options() -> list[tuple[str, int]]:
     return [
         *_LIMITS,
         *_KEEPALIVE,
-        # A restarted daemon is found again within a second, not after the default of two minutes.
+        # A restarted daemon is found again within half a second, not after the default of minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 500),
         # Channels in one process must not share a connection: each has its own flow control.
         ("grpc.use_local_subchannel_pool", 1),
         # Proxies from the environment never apply between the project's own daemons.

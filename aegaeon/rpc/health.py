@@ -21,9 +21,9 @@ class Health:
             [*self._names[1:], health.SERVICE_NAME, reflection.SERVICE_NAME], server
         )
 
-    async def set_serving(self, serving: bool) -> None:
-        """Say whether requests are taken."""
+    async def set_serving(self, serving: bool, names: Iterable[str] | None = None) -> None:
+        """Say whether requests are taken, by everything or by the services in ``names``."""
         status = health_pb2.HealthCheckResponse
         value = status.SERVING if serving else status.NOT_SERVING
-        for name in self._names:
+        for name in self._names if names is None else names:
             await self._servicer.set(name, value)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import any_pb2
-from google.rpc import status_pb2
+from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from aegaeon import errors
@@ -91,16 +92,24 @@ async def abort(
 ) -> NoReturn:
     """End the call with the error's status and its ErrorDetail."""
     code = TABLE.get(error.reason, (grpc.StatusCode.INTERNAL,))[0]
-    packed = any_pb2.Any()
-    packed.Pack(to_detail(error))
     number: int = code.value[0]
-    status = status_pb2.Status(
-        code=number,
-        message=error.message,
-        details=[packed],
-    )
+    status = status_pb2.Status(code=number, message=error.message, details=_details(error))
     await context.abort_with_status(rpc_status.to_status(status))
     raise AssertionError("abort_with_status raises")
+
+
+def _details(error: AegaeonError) -> list[any_pb2.Any]:
+    """ErrorDetail, and for any gRPC client's own retry policy google.rpc.RetryInfo where a time is
+    known."""
+    detail = any_pb2.Any()
+    detail.Pack(to_detail(error))
+    if error.retry_after_s is None:
+        return [detail]
+    delay = error_details_pb2.RetryInfo()
+    delay.retry_delay.FromTimedelta(timedelta(seconds=error.retry_after_s))
+    retry = any_pb2.Any()
+    retry.Pack(delay)
+    return [detail, retry]
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> AegaeonError:

@@ -63,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--config", type=Path, help="YAML file; its security section counts here")
     add_security_options(parser)
     add(
+        "--state-file",
+        type=Path,
+        default=daemon.state_file,
+        help="keep topology and deployed models here for the next start",
+    )
+    add(
         "--shutdown-grace-s",
         type=float,
         default=daemon.shutdown_grace_s,
@@ -134,6 +140,11 @@ def _numbers(daemon: DaemonConfig, core: CoreConfig) -> list[tuple[str, int, str
             core.recovery_timeout_ns // _MS,
             "how long a request waits for a replica after a loss",
         ),
+        (
+            "--max-losses",
+            core.max_losses,
+            "workers that a request may lose in a row without a new token",
+        ),
         ("--ttft-slo-ms", core.ttft_slo_ns // _MS, "target time to the first token"),
         ("--tpot-slo-ms", core.tpot_slo_ns // _MS, "target time per output token"),
         (
@@ -152,6 +163,7 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
         security=security_settings(options, options.config),
         lease_ttl_ns=options.lease_ttl_ms * _MS,
         shutdown_grace_s=options.shutdown_grace_s,
+        state_file=options.state_file,
         ready_fd=options.ready_fd,
         core=CoreConfig(
             max_requests=options.max_requests,
@@ -160,6 +172,7 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
             max_tokens_per_model=options.max_tokens_per_model,
             reader_backlog_tokens=options.reader_backlog_tokens,
             recovery_timeout_ns=options.recovery_timeout_ms * _MS,
+            max_losses=options.max_losses,
             policy=SchedulingPolicy(options.policy),
             admission=AdmissionPolicy(options.admission),
             ttft_slo_ns=options.ttft_slo_ms * _MS,

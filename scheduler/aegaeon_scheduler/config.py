@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from aegaeon.security.settings import PLAIN, SecuritySettings
 from aegaeon_scheduler.core.config import CoreConfig
@@ -24,6 +25,9 @@ class DaemonConfig:
     lease_ttl_ns: int = 4_000_000_000
     #: Time that open calls have to end once the daemon stops, in seconds.
     shutdown_grace_s: float = 2.0
+    #: Where topology and deployed models are kept for the next start; None keeps them nowhere, so
+    #: that a later scheduler knows only what its workers report.
+    state_file: Path | None = None
     #: Where one JSON line with the address is written once the daemon serves.
     ready_fd: int | None = None
     #: Limits and targets of the policy core.

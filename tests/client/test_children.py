@@ -208,7 +208,7 @@ def test_a_daemon_that_is_not_ready_in_time_is_named(
 
 def test_requests_end_at_once_when_a_needed_daemon_dies(stub_daemons: Path) -> None:
     for victim in ("aegaeon_scheduler", "aegaeon_worker"):
-        with LLMService([NodeConfig("node_0", 0, 0, 1)]) as service:
+        with LLMService([NodeConfig("node_0", 0, 0, 1)], daemon_restarts=0) as service:
             stream = service.stream(Request("slow", 0.0, 0, [1], 100_000))
             next(stream)
             [daemon] = [p for p in daemons_of(stub_daemons) if victim in p.cmdline()]

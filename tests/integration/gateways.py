@@ -61,10 +61,10 @@ class RunningGateway:
 
 @contextmanager
 def running_gateway(
-    folder: Path, shm_dir: Path, specs: Sequence[ModelSpec]
+    folder: Path, shm_dir: Path, specs: Sequence[ModelSpec], **limits: object
 ) -> Iterator[RunningGateway]:
     with running_daemons(folder, shm_dir) as daemons:
-        scheduler = daemons.scheduler()
+        scheduler = daemons.scheduler(**limits)
         gateway = daemons.start(
             "aegaeon.http",
             {

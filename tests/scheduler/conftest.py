@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -103,11 +104,14 @@ async def start() -> AsyncIterator[Start]:
     """Starts schedulers with the given core settings."""
     started: list[Harness] = []
 
-    async def run(lease_ttl_ns: int = 10_000_000_000, **core: Any) -> Harness:
+    async def run(
+        lease_ttl_ns: int = 10_000_000_000, state_file: Path | None = None, **core: Any
+    ) -> Harness:
         config = DaemonConfig(
             listen="127.0.0.1:0",
             lease_ttl_ns=lease_ttl_ns,
             shutdown_grace_s=0.2,
+            state_file=state_file,
             core=CoreConfig(**core),
         )
         server = SchedulerServer(config)

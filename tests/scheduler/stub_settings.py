@@ -33,6 +33,7 @@ class StubSettings:
     #: Models whose files are "broken".
     broken: set[str] = field(default_factory=set)
     load_s: float = 0.0
+    inspect_s: float = 0.0
 
 
 def broken(path: str) -> ModelLoadError:

@@ -93,6 +93,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def InspectModel(  # noqa: N802
         self, request: worker_pb2.InspectModelRequest, context: Any
     ) -> worker_pb2.InspectModelResponse:
+        await asyncio.sleep(self.settings.inspect_s)
         if request.spec.name in self.settings.broken:
             await abort(context, broken(request.spec.path))
         return worker_pb2.InspectModelResponse(facts=self._facts(request.spec))

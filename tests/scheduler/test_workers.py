@@ -70,6 +70,18 @@ async def test_a_hung_worker_is_fenced_when_its_lease_ends(start: Start) -> None
     assert [await task for task in tasks] == [answer((i,), 150) for i in range(5)]
 
 
+async def test_a_deployment_ends_when_the_worker_that_reads_its_files_hangs(start: Start) -> None:
+    harness = await start(lease_ttl_ns=300_000_000)
+    worker = await harness.worker(StubSettings(inspect_s=60))
+    deploying = asyncio.create_task(harness.deploy())
+    await asyncio.sleep(0.05)
+    worker.stop_renewing()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async with asyncio.timeout(5):
+            await deploying
+    assert from_rpc_error(caught.value).reason is ErrorReason.WORKER_LOST
+
+
 async def test_a_worker_that_is_heard_keeps_its_lease(start: Start) -> None:
     harness = await start(lease_ttl_ns=300_000_000)
     worker = await harness.worker()

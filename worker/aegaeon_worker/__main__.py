@@ -17,6 +17,8 @@ from aegaeon.security.settings import SecuritySettings
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.sizes import GivenSizes, complete_sizes
 
+_MAX_SECONDS = 31_536_000
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one worker until it is told to stop; ends the process with its exit status."""
@@ -69,6 +71,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="aegaeon-worker", description="One device's worker.")
     add = parser.add_argument
     add("--scheduler", required=True, help="scheduler address: host:port or unix:path")
+    add(
+        "--scheduler-timeout-s",
+        type=_seconds,
+        help="end after so long without the scheduler (default: 600)",
+    )
     add("--listen", default="127.0.0.1:0", help="own address (default: %(default)s)")
     add("--node-id", required=True, help="this machine's name")
     add("--worker-index", type=int, default=0, help="which worker of the node, from 0")
@@ -111,6 +118,13 @@ def _size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, not {text}")
     return size
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds <= _MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"expected 1 to {_MAX_SECONDS} seconds, not {text}")
+    return seconds
 
 
 def _share(text: str) -> float:

@@ -57,6 +57,8 @@ class WorkerConfig:
     """Tokens of one step at most."""
     keep_weights: bool = False
     """A clean stop leaves the weight cache for the next start."""
+    scheduler_timeout_s: float = 600.0
+    """Without an answer of the scheduler for so long the worker ends, and with it its caches."""
     insecure_bind: bool = False
     """Allow an address that other machines can reach without TLS, or without asking who calls."""
     security: SecuritySettings = PLAIN

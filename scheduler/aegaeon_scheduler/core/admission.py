@@ -11,6 +11,8 @@ from aegaeon.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from aegaeon_scheduler.core.queue_limits import check_limits
+from aegaeon_scheduler.core.recovery import device_of_recovering
 from aegaeon_scheduler.core.refusals import check_vocabulary, invalid_field
 from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.routing import route_of
@@ -45,7 +47,7 @@ class Admission:
     slo: Slo
 
 
-def admit(state: State, request: GenerationRequest) -> Admission:
+def admit(state: State, request: GenerationRequest, now_ns: int) -> Admission:
     """Check a request against its model and the limits; raises the named error that refuses it."""
     if len(request.label.encode()) > MAX_LABEL_BYTES:
         raise invalid_field("label", f"{len(request.label.encode())} bytes", "at most 256 bytes")
@@ -53,14 +55,14 @@ def admit(state: State, request: GenerationRequest) -> Admission:
         raise invalid_field("priority", request.priority, f"{MIN_PRIORITY} to {MAX_PRIORITY}")
     check_objective("ttft_slo_ns", request.ttft_slo_ns)
     check_objective("tpot_slo_ns", request.tpot_slo_ns)
-    model, facts, largest = _ready_model(state, request.model)
+    model, facts, largest = _ready_model(state, request.model, now_ns)
     stop = _resolve(request.stop, facts, largest, len(request.prompt))
     _check_prompt(request, stop, facts)
     if request.sampling is not None:
         check_sampling(request.sampling, facts.vocab_size)
     tokens = min(len(request.prompt) + stop.max_new_tokens, stop.max_model_len)
     pool_bytes = _check_memory(request.model, facts, tokens, largest)
-    _check_limits(state, model, tokens)
+    check_limits(state, model, tokens, now_ns)
     weight_bytes = _chunks(facts.packed_bytes, largest.chunk_bytes)
     kv_token_bytes = -(-facts.kv_block_bytes // max(facts.kv_block_tokens, 1))
     slo = _objectives(state, model, request)
@@ -100,9 +102,10 @@ def _chunks(size: int, chunk_bytes: int) -> int:
     return -(-size // chunk) * chunk
 
 
-def _ready_model(state: State, name: str) -> tuple[Model, ModelFacts, DeviceFacts]:
-    """The model with its facts, and the largest device that can run it now."""
-    largest = route_of(state, name).largest
+def _ready_model(state: State, name: str, now_ns: int) -> tuple[Model, ModelFacts, DeviceFacts]:
+    """The model with its facts, and the largest device that can run it now, or could a moment ago
+    and will again."""
+    largest = route_of(state, name).largest or device_of_recovering(state, name, now_ns)
     if largest is not None:
         model = state.models[name]
         assert model.facts is not None, "a model was loaded without facts"
@@ -206,19 +209,3 @@ def _check_memory(name: str, facts: ModelFacts, tokens: int, device: DeviceFacts
             metadata={"needed_bytes": needed, "available_bytes": device.pool_bytes},
         )
     return needed
-
-
-def _check_limits(state: State, model: Model, tokens: int) -> None:
-    config = state.config
-    for name, value, limit in (
-        ("max_requests", len(state.sequences) + 1, config.max_requests),
-        ("max_requests_per_model", model.requests + 1, config.max_requests_per_model),
-        ("max_tokens", state.reserved_tokens + tokens, config.max_tokens),
-        ("max_tokens_per_model", model.tokens + tokens, config.max_tokens_per_model),
-    ):
-        if value > limit:
-            raise ResourceExhaustedError(
-                f"the queue is full: {name} is {limit}, and this request would make it {value}; "
-                "try again later",
-                metadata={"limit": name, "value": limit},
-            )

@@ -11,6 +11,7 @@ from aegaeon_scheduler.core import (
     hand_off,
     intake,
     lifecycle,
+    recovery,
     requests,
     stealing,
     steps,
@@ -132,20 +133,15 @@ class Cluster:
                 requests.resume(state, event.sequence_id, now_ns)
             case events.Tick():
                 requests.ring(state, now_ns)
+                recovery.retry(state, now_ns)
             case events.WorkerRegistered():
                 workers.on_registered(state, event, now_ns)
             case events.DeployRequested() | events.UndeployRequested():
                 self._enqueue(event)
             case events.ModelInspected():
                 self._inspected(event)
-            case events.DrainRequested():
-                engines = [e for epoch in event.epochs if (e := state.engines.get(epoch))]
-                change = draining.resume if event.resume else draining.drain
-                change(state, engines, now_ns)
-            case events.TopologyApplied():
-                state.topology = frozenset(node.node_id for node in event.nodes)
-                state.placement, state.routing = event.placement, event.routing
-                state.stealing_min_batch_gap = event.stealing_min_batch_gap
+            case events.DrainRequested() | events.TopologyApplied() | events.ClusterRestored():
+                self._dispatch_wish(event, now_ns)
             case _:
                 engine = state.engines.get(event.epoch)
                 if engine is None:
@@ -157,6 +153,24 @@ class Cluster:
                 if isinstance(event, _CHANGES_ROUTES):  # routes of half the change may be kept
                     state.routes.clear()
                     state.renew_hand_offs(_models_of(engine, event))
+
+    def _dispatch_wish(
+        self,
+        event: events.DrainRequested | events.TopologyApplied | events.ClusterRestored,
+        now_ns: int,
+    ) -> None:
+        state = self.state
+        match event:
+            case events.DrainRequested():
+                engines = [e for epoch in event.epochs if (e := state.engines.get(epoch))]
+                change = draining.resume if event.resume else draining.drain
+                change(state, engines, now_ns)
+            case events.TopologyApplied():
+                state.topology = frozenset(node.node_id for node in event.nodes)
+                state.placement, state.routing = event.placement, event.routing
+                state.stealing_min_batch_gap = event.stealing_min_batch_gap
+            case events.ClusterRestored(known=known):
+                recovery.restore(state, known, now_ns)
 
     def _dispatch_engine(self, engine: Engine, event: events.Event, now_ns: int) -> None:
         state = self.state

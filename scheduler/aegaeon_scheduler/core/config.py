@@ -27,6 +27,9 @@ class CoreConfig:
     reader_backlog_tokens: int = 1_024
     #: How long a sequence waits for a READY replica after a loss before it fails, in ns.
     recovery_timeout_ns: int = 30 * _SECOND
+    #: Workers that may be lost in a row while they run a request, without a new token of it; at one
+    #: more the request fails, as it may be the reason.
+    max_losses: int = 5
     #: Plans turns and chooses engines.
     policy: SchedulingPolicy = SchedulingPolicy.DEADLINE
     #: Refuses requests at the queue limits alone, or also those whose objectives, or others', could

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.log_probabilities import LogProbabilities
+from aegaeon_scheduler.core.saved import SavedCluster
 from aegaeon_scheduler.core.values import (
     KvPlace,
     ModelFacts,
@@ -234,6 +235,13 @@ class DrainRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterRestored:
+    """The first event of all, if there is one: what an earlier scheduler knew."""
+
+    known: SavedCluster
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed: something is due."""
 
@@ -261,5 +269,6 @@ Event = (
     | UndeployRequested
     | TopologyApplied
     | DrainRequested
+    | ClusterRestored
     | Tick
 )

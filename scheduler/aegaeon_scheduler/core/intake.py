@@ -30,7 +30,7 @@ def submit(state: State, request: GenerationRequest, backlog: Backlog, now_ns: i
 
 
 def _accept(state: State, request: GenerationRequest, backlog: Backlog, now_ns: int) -> Sequence:
-    admission = admit(state, request)
+    admission = admit(state, request, now_ns)
     sequence = _sequence(state, request, admission, backlog, now_ns)
     finish = _already_finished(sequence, admission.stop)
     engine = None

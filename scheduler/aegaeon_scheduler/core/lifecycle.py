@@ -9,8 +9,12 @@ from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.notices import ReplicaChanged
 from aegaeon_scheduler.core.replica import Replica, ReplicaState
+from aegaeon_scheduler.core.routing import route_of
 from aegaeon_scheduler.core.state import State
 from aegaeon_scheduler.core.values import ModelFacts, ModelSpec
+
+#: Time between two attempts to load what was served before and cannot be loaded now, in ns.
+RETRY_NS = 10_000_000_000
 
 
 def move(
@@ -30,6 +34,8 @@ def move(
     )
     state.touch(replica.model)
     if target is ReplicaState.READY:
+        found = state.models[replica.model]
+        found.device = route_of(state, replica.model).largest or found.device
         requests.route_orphans(state, replica.model, now_ns)
     elif target is ReplicaState.ABSENT:
         del node.replicas[replica.model]
@@ -40,9 +46,12 @@ def move(
                 state.touch(name)
 
 
-def begin_load(state: State, node: Node, model: str, now_ns: int) -> None:
-    """Start a replica on a node; it becomes READY or FAILED later."""
+def begin_load(state: State, node: Node, model: str, now_ns: int, *, again: bool = False) -> None:
+    """Start a replica on a node; it becomes READY or FAILED later. ``again`` without anybody's
+    having asked for it anew."""
     replica = node.replicas.setdefault(model, Replica(model, node.node_id))
+    if not again:
+        replica.load_losses = 0
     node.unwanted.discard(model)
     for engine in node.engines.values():
         engine.refused.pop(model, None)
@@ -78,6 +87,8 @@ def settle(state: State, node: Node, replica: Replica, now_ns: int) -> None:
     refusals = [engine.refused[model] for engine in engines if model in engine.refused]
     fail(state, node, replica, refusals[-1] if refusals else _lost(node), now_ns)
     replica.reload = not refusals
+    if refusals and replica.lost_ns >= 0:  # it was served here before: what refuses it may pass
+        state.retry_at(now_ns + RETRY_NS, model, node.node_id)
 
 
 def drain(state: State, node: Node, replica: Replica, now_ns: int) -> None:
@@ -101,15 +112,17 @@ def advance(state: State, model: str, now_ns: int) -> None:
             drain(state, node, replica, now_ns)
 
 
-def engine_lost(state: State, node: Node, replica: Replica, now_ns: int) -> None:
+def engine_lost(state: State, node: Node, replica: Replica, engine: Engine, now_ns: int) -> None:
     """An engine of the node is gone; its sequences have left it already."""
     if replica.state is ReplicaState.LOADING:
+        replica.load_losses += replica.model in engine.loading
         settle(state, node, replica, now_ns)
     elif replica.state is ReplicaState.DRAINING:  # it may have waited for just this engine
         drain(state, node, replica, now_ns)
     elif replica.state is ReplicaState.READY and not any(node.engines_with(replica.model)):
         fail(state, node, replica, _lost(node), now_ns)
         replica.reload = True
+        replica.lost_ns = now_ns
 
 
 def fail(state: State, node: Node, replica: Replica, error: AegaeonError, now_ns: int) -> None:

@@ -48,6 +48,11 @@ class Replica:
     last_used_ns: int = 0
     #: FAILED because its node was lost: loads again by itself when a worker comes back.
     reload: bool = False
+    #: Since when a replica that was READY is not any more through no wish of anybody, in ns; -1
+    #: otherwise.
+    lost_ns: int = -1
+    #: Workers in a row that were lost while they loaded it.
+    load_losses: int = 0
 
     def move(self, state: ReplicaState, error: AegaeonError | None = None) -> None:
         """Go to ``state``; raises `IllegalTransitionError` where the lifecycle has no such step."""
@@ -58,3 +63,5 @@ class Replica:
         self.state = state
         self.error = error
         self.reload = False
+        if state is ReplicaState.READY:
+            self.lost_ns, self.load_losses = -1, 0

@@ -87,9 +87,28 @@ def assign(
 def route_orphans(state: State, model: str, now_ns: int) -> None:
     """A replica of ``model`` became READY: sequences that waited for one go on."""
     for sequence in list(state.orphans.get(model, {}).values()):
-        route(state, sequence, RequestChange.RECOVERED, now_ns)
+        lost = sequence.handle > 0  # another engine had it
+        change = RequestChange.RECOVERED if lost else RequestChange.ACCEPTED
+        route(state, sequence, change, now_ns)
         if sequence.engine_id is not None:
-            state.statistics.recovered += 1
+            state.statistics.recovered += lost
+
+
+def note_loss(sequence: Sequence, *, was_running: bool) -> None:
+    """The engine of a sequence is lost: the sequence may be the reason."""
+    if sequence.has_token_here:
+        sequence.losses = 0
+    sequence.losses += was_running
+
+
+def give_up(state: State, sequence: Sequence) -> None:
+    """End a sequence that has lost too many engines in a row, before it costs another one."""
+    error = UnavailableError(
+        f"{sequence.losses} workers in a row were lost while they computed the next token of this "
+        "request; it is not given to another one. The tokens received are valid",
+        reason=ErrorReason.WORKER_LOST,
+    )
+    end(state, sequence, error=error)
 
 
 def detach(state: State, sequence: Sequence) -> None:
@@ -122,6 +141,8 @@ def end(
     del state.sequences[sequence.sequence_id]
     model = state.models[sequence.model]
     model.requests -= 1
+    model.pace.ended += 1
+    state.pace.ended += 1
     model.tokens -= sequence.reserved_tokens
     state.reserved_tokens -= sequence.reserved_tokens
     state.touch(sequence.model)

@@ -69,6 +69,8 @@ class Sequence:
     #: The node from which its engine has its KV fetched, before which it has no turn.
     fetched_from: str = ""
 
+    #: Engines in a row that were lost while they ran it, without a new token of it.
+    losses: int = 0
     #: Taken out of its turn because its reader is behind.
     paused: bool = False
     #: Tokens in the backlog.

@@ -15,11 +15,13 @@ from aegaeon_scheduler.core.follower import Follower
 from aegaeon_scheduler.core.links import Links
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.outbox import Outbox
+from aegaeon_scheduler.core.pace import Pace
 from aegaeon_scheduler.core.planner import Planner
 from aegaeon_scheduler.core.replica import Replica, ReplicaState
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.statistics import Statistics
 from aegaeon_scheduler.core.values import (
+    DeviceFacts,
     EngineRole,
     ModelFacts,
     ModelSpec,
@@ -38,10 +40,13 @@ class Model:
 
     spec: ModelSpec
     facts: ModelFacts | None = None
+    #: The largest device that it could use when it was last READY somewhere.
+    device: DeviceFacts | None = None
     #: Unfinished requests, and the tokens they reserve.
     requests: int = 0
     tokens: int = 0
     operations: deque[Operation] = field(default_factory=deque)
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +81,7 @@ class State:
     #: Models whose operations may go on.
     touched: dict[str, None] = field(default_factory=dict)
     reserved_tokens: int = 0
+    pace: Pace = field(default_factory=Pace)
     last_sequence_id: int = 0
     last_handle: int = 0
     #: Who can serve a model now, see `routing`; dropped whenever that may have changed.
@@ -83,6 +89,8 @@ class State:
     last_placed: str = ""
     route_turns: dict[str, int] = field(default_factory=dict)
     _timers: list[tuple[int, int, int]] = field(default_factory=list)
+    #: When to load a model on a node again.
+    _retries: list[tuple[int, str, str]] = field(default_factory=list)
 
     def mark(self, engine: Engine) -> None:
         """Plan the engine again after this event."""
@@ -162,11 +170,22 @@ class State:
         """Look at a sequence again at ``due_ns``; see `requests` for the kinds."""
         heapq.heappush(self._timers, (due_ns, kind, sequence_id))
 
+    def retry_at(self, due_ns: int, model: str, node_id: str) -> None:
+        """Try to load a model on a node again at ``due_ns``."""
+        heapq.heappush(self._retries, (due_ns, model, node_id))
+
+    def pop_retries(self, now_ns: int) -> Iterator[tuple[str, str]]:
+        """Models and nodes that are due for another attempt."""
+        while self._retries and self._retries[0][0] <= now_ns:
+            _, model, node_id = heapq.heappop(self._retries)
+            yield model, node_id
+
     def next_due_ns(self) -> int | None:
-        """When the next alarm of a living sequence goes off."""
+        """When the next alarm of a living sequence goes off, or a load is to be tried again."""
         while self._timers and self._timers[0][2] not in self.sequences:
             heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        due = [heap[0][0] for heap in (self._timers, self._retries) if heap]
+        return min(due, default=None)
 
     def _set_hands_off(self, engine: Engine, model: str, hands_off: bool) -> None:
         if (model in engine.hands_off) != hands_off:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core import lifecycle, requests
+from aegaeon_scheduler.core import lifecycle, recovery, requests
 from aegaeon_scheduler.core.commands import DeployProgressed, FenceWorker
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.events import (
@@ -55,7 +55,7 @@ def on_ready(state: State, engine: Engine, event: WorkerReady, now_ns: int) -> N
         _take_over(state, node, engine, spec, facts, now_ns)
     for replica in list(node.replicas.values()):
         if replica.state is ReplicaState.FAILED and replica.reload:
-            lifecycle.begin_load(state, node, replica.model, now_ns)
+            recovery.worker_came(state, node, replica, now_ns)
         elif replica.state in (ReplicaState.READY, ReplicaState.LOADING):
             lifecycle.settle(state, node, replica, now_ns)
     state.mark(engine)
@@ -65,7 +65,9 @@ def lose(state: State, engine: Engine, reason: str, now_ns: int) -> None:
     """A worker is gone for good; its sequences go on elsewhere with the tokens they have."""
     node = state.nodes[engine.identity.node_id]
     sequences = list(engine.sequences.values())
+    running = set(engine.turns[0].members) if engine.turns else set()
     for sequence in sequences:
+        requests.note_loss(sequence, was_running=sequence.handle in running)
         requests.detach(state, sequence)
     for sequence in engine.held.values():
         sequence.source = None  # gone with the worker; who was to copy it computes it again
@@ -77,11 +79,14 @@ def lose(state: State, engine: Engine, reason: str, now_ns: int) -> None:
     state.out.add(FenceWorker(engine.epoch, reason))
     _publish(state, engine, WorkerChange.LOST, reason)
     for replica in list(node.replicas.values()):
-        lifecycle.engine_lost(state, node, replica, now_ns)
+        lifecycle.engine_lost(state, node, replica, engine, now_ns)
     state.renew_hand_offs(engine.loaded)
     for sequence in sequences:
         if sequence.source is None:
             sequence.prefilled_on = ""
+        if sequence.losses > state.config.max_losses:
+            requests.give_up(state, sequence)
+            continue
         requests.route(state, sequence, RequestChange.RECOVERED, now_ns)
         if sequence.engine_id is not None:
             state.statistics.recovered += 1

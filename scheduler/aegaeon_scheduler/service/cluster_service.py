@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 from aegaeon.errors import AegaeonError, RequestTimeoutError, ResourceExhaustedError
@@ -32,10 +33,17 @@ _DEADLINE_MARGIN_S = 0.2
 class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
     """Nodes, workers, and what they are doing."""
 
-    def __init__(self, driver: Driver, registry: Registry, drains: Drains) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        registry: Registry,
+        drains: Drains,
+        on_topology: Callable[[], None],
+    ) -> None:
         self._driver = driver
         self._registry = registry
         self._drains = drains
+        self._on_topology = on_topology
         self._broadcast = Broadcast()
         self._workers_changed = asyncio.Event()
         driver.listen(self._on_notice)
@@ -53,6 +61,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
         except AegaeonError as error:
             await abort(context, error)
         self._driver.apply(wanted)
+        self._on_topology()
         engines = [engine_info(state, engine) for engine in engines_of(state, wanted)]
         return cluster_pb2.ApplyTopologyResponse(engines=engines)
 

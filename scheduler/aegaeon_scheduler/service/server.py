@@ -17,15 +17,19 @@ from aegaeon.v1 import (
     model_pb2_grpc,
 )
 from aegaeon_scheduler.config import DaemonConfig
+from aegaeon_scheduler.core.events import ClusterRestored
+from aegaeon_scheduler.core.notices import Notice, ReplicaChanged, WorkerChanged
 from aegaeon_scheduler.service.cluster_service import ClusterService
 from aegaeon_scheduler.service.drains import Drains
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.inference import InferenceService
 from aegaeon_scheduler.service.models import ModelService
 from aegaeon_scheduler.service.registry import Registry
+from aegaeon_scheduler.service.state_file import StateFile
 
 _log = logging.getLogger(__name__)
 
+_INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _SERVICES = [
     service.full_name
     for file in (inference_pb2, model_pb2, cluster_pb2)
@@ -46,14 +50,27 @@ class SchedulerServer:
         )
         model_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self.driver), self._server)
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(
-            ClusterService(self.driver, self._registry, Drains(self.driver, self._set_serving)),
+            ClusterService(
+                self.driver,
+                self._registry,
+                Drains(self.driver, self._set_serving),
+                self._remember,
+            ),
             self._server,
         )
         self._health = Health(self._server, _SERVICES)
+        state = self.driver.cluster.state
+        self._state_file = (
+            None if config.state_file is None else StateFile(config.state_file, state)
+        )
+        self._draining = False
+        self.driver.listen(self._on_notice)
 
     async def start(self) -> str:
         """Bind and serve; returns the address to dial, with the real port."""
         config = self._config
+        if self._state_file is not None:
+            self.driver.apply(ClusterRestored(self._state_file.load()))
         address = bind(
             self._server,
             config.listen,
@@ -62,6 +79,7 @@ class SchedulerServer:
         )
         await self._server.start()
         await self._health.set_serving(True)
+        await self._tell_health()
         _log.info("serving on %s", address)
         return address
 
@@ -73,10 +91,30 @@ class SchedulerServer:
         await self._server.stop(self._config.shutdown_grace_s)
         self._registry.close()
         await self.driver.close()
+        if self._state_file is not None:
+            await self._state_file.close()
         self._remove_socket()
 
     async def _set_serving(self, serving: bool) -> None:
+        self._draining = not serving
         await self._health.set_serving(serving)
+        await self._tell_health()
+
+    def _on_notice(self, notice: Notice) -> None:
+        if isinstance(notice, WorkerChanged) and not self.driver.closing:
+            self.driver.spawn(self._tell_health())
+        if isinstance(notice, ReplicaChanged):
+            self._remember()
+
+    def _remember(self) -> None:
+        if self._state_file is not None:
+            self._state_file.changed()
+
+    async def _tell_health(self) -> None:
+        """Tokens are there only while an engine is connected; the other services always answer."""
+        engines = self.driver.cluster.state.engines.values()
+        serves = not self._draining and any(engine.ready for engine in engines)
+        await self._health.set_serving(serves, [_INFERENCE])
 
     def _remove_socket(self) -> None:
         if self._config.listen.startswith("unix:"):

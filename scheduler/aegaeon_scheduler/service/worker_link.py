@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from aegaeon.errors import ErrorReason, UnavailableError
 from aegaeon.rpc.channel import open_channel
 from aegaeon.rpc.status import from_rpc_error
 from aegaeon.security.settings import SecuritySettings
@@ -58,6 +59,15 @@ class WorkerLink:
             answer = await self._stub.InspectModel(request, timeout=_INSPECT_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closed or (task is not None and task.cancelling()):
+                raise
+            # Closing the channel cancels the call, not who waits for it.
+            raise UnavailableError(
+                "the worker that was reading the model's files was lost; deploy again",
+                reason=ErrorReason.WORKER_LOST,
+            ) from None
         return model_facts(answer.facts)
 
     async def close(self) -> None:

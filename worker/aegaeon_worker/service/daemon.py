@@ -70,7 +70,10 @@ async def _serve_parts(
     await health.set_serving(True)
     parts.start()
     request = _registration_request(config, parts, speed, address)
-    registration = Registration(config.scheduler, request, config.security)
+    registration = Registration(
+        config.scheduler, request, config.security, config.scheduler_timeout_s
+    )
+    servicer.on_stream_end = registration.look_now
     announce_ready(address, config.ready_fd)
     logger.info("serving on %s", address)
     watchdog = asyncio.create_task(

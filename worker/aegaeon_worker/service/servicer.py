@@ -40,6 +40,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._submit = submit
         self._preparer = preparer
         self._stream: ExecuteStream | None = None
+        #: Called when the open stream has ended without another one in its place.
+        self.on_stream_end: Callable[[], None] = lambda: None
 
     async def Execute(  # noqa: N802 (the contract's name)
         self,
@@ -137,6 +139,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._stream = None
             self._hand_over(Attach(None))
             logger.info("epoch %d: the scheduler's command stream has ended", stream.epoch)
+            self.on_stream_end()
 
 
 def _superseded(epoch: int) -> PreconditionError:

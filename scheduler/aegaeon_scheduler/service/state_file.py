@@ -1,0 +1,149 @@
+"""The file in which a scheduler leaves what a later one has to know."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from aegaeon.errors import ConfigError
+from aegaeon_scheduler.core.recovery import saved
+from aegaeon_scheduler.core.saved import SavedCluster, SavedModel, SavedTopology
+from aegaeon_scheduler.core.state import State
+from aegaeon_scheduler.core.values import (
+    DataType,
+    DeviceFacts,
+    ModelFacts,
+    ModelSpec,
+    PlacementPolicy,
+    RoutingPolicy,
+)
+
+_log = logging.getLogger(__name__)
+
+_VERSION = 1
+#: Changes within this time are written together, in seconds.
+_DELAY_S = 0.05
+
+
+class StateFile:
+    """Written whenever topology, policies or deployed models have changed, and as a whole: a crash
+    leaves the file of before. Belongs to one event loop."""
+
+    def __init__(self, path: Path, state: State) -> None:
+        self._path = path
+        self._state = state
+        self._written = SavedCluster()
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+
+    def load(self) -> SavedCluster:
+        """What an earlier scheduler left, or nothing. A file that cannot be understood is put
+        aside, as workers report what they serve anyway. Raises ConfigError where no file can be
+        written."""
+        folder = self._path.parent
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"--state-file {self._path}: its folder cannot be written to; choose another"
+            )
+        try:
+            self._written = decode(self._path.read_text())
+        except FileNotFoundError:
+            return SavedCluster()
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            aside = self._path.with_name(self._path.name + ".broken")
+            self._path.replace(aside)
+            _log.error(
+                "%s cannot be understood (%s) and was renamed to %s", self._path, error, aside
+            )
+        return self._written
+
+    def changed(self) -> None:
+        """Write soon what differs from the file."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._write_soon())
+        else:
+            self._again = True
+
+    async def close(self) -> None:
+        """Write what is not written yet."""
+        if self._task is not None:
+            await self._task
+        await self._write()
+
+    async def _write_soon(self) -> None:
+        while True:
+            self._again = False
+            await asyncio.sleep(_DELAY_S)
+            await self._write()
+            if not self._again:
+                self._task = None
+                return
+
+    async def _write(self) -> None:
+        now = saved(self._state)
+        if now == self._written:
+            return
+        try:
+            await asyncio.to_thread(_replace, self._path, encode(now))
+        except OSError as error:
+            _log.error(
+                "%s cannot be written: %s; a restart will not know of the latest deployments",
+                self._path,
+                error,
+            )
+            return
+        self._written = now
+
+
+def encode(known: SavedCluster) -> str:
+    """As JSON text."""
+    return json.dumps({"version": _VERSION, **asdict(known)}, indent=1)
+
+
+def decode(text: str) -> SavedCluster:
+    """The opposite. Raises ValueError, TypeError, KeyError or RecursionError for
+    anything else."""
+    data = json.loads(text)
+    if not isinstance(data, dict) or data["version"] != _VERSION:
+        raise ValueError("it is of another version")
+    topology = data["topology"]
+    return SavedCluster(
+        None if topology is None else _topology(topology),
+        tuple(_model(model) for model in data["models"]),
+    )
+
+
+def _topology(data: dict[str, Any]) -> SavedTopology:
+    return SavedTopology(
+        tuple(data["node_ids"]),
+        PlacementPolicy(data["placement"]),
+        RoutingPolicy(data["routing"]),
+        int(data["stealing_min_batch_gap"]),
+    )
+
+
+def _model(data: dict[str, Any]) -> SavedModel:
+    spec = ModelSpec(**{**data["spec"], "dtype": DataType(data["spec"]["dtype"])})
+    facts, device = data["facts"], data["device"]
+    if facts is not None:
+        facts = ModelFacts(**{**facts, "eos_token_ids": tuple(facts["eos_token_ids"])})
+    if device is not None:
+        device = DeviceFacts(**device)
+    return SavedModel(spec, facts, device, tuple(data["node_ids"]))
+
+
+def _replace(path: Path, text: str) -> None:
+    fresh = path.with_name(path.name + ".new")
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
