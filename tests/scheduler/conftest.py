@@ -50,10 +50,10 @@ class Harness:
         return worker
 
     async def deploy(
-        self, name: str = "m", **fields: object
+        self, name: str = "m", *, path: str = "", **fields: object
     ) -> list[model_pb2.DeployModelResponse]:
         request = model_pb2.DeployModelRequest(
-            spec=model_pb2.ModelSpec(name=name, path=f"/models/{name}"), **fields
+            spec=model_pb2.ModelSpec(name=name, path=path or f"/models/{name}"), **fields
         )
         return [message async for message in self.models.DeployModel(request)]
 
