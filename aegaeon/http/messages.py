@@ -47,6 +47,8 @@ class CalledFunction(Body):
 
     name: str
     arguments: str
+    # What clients read into calls, and send back.
+    parsed_arguments: Any = None
 
 
 class ToolCall(Body):
@@ -55,6 +57,7 @@ class ToolCall(Body):
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
+    index: int | None = None
 
 
 class TextPart(Body):
@@ -75,10 +78,11 @@ class Message(Body):
     refusal: str | None = None
     #: Of a tool: the call that it answers.
     tool_call_id: str | None = None
-    # Clients send back what they got; there is nothing in these.
+    # Clients send back what they got, and what they read into it; there is nothing new in these.
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
+    parsed: Any = None
 
     @model_validator(mode="after")
     def _fits_role(self) -> Self:

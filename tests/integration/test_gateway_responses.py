@@ -112,8 +112,7 @@ def test_a_call_and_what_comes_of_it(client: openai.OpenAI, stream: bool) -> Non
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
     conversation = [
         {"role": "user", "content": [{"type": "input_text", "text": "weather?"}]},
-        # The client parses arguments itself, and tells so.
-        {k: v for k, v in call.to_dict().items() if k != "parsed_arguments"},
+        call.to_dict(),
         result,
     ]
     second = client.responses.create(**asked, input=conversation)

@@ -20,6 +20,7 @@ class InputText(Body):
     # What answers have besides.
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     logprobs: list[Any] | None = None
+    parsed: Any = None
 
 
 class InputMessage(Body):
@@ -42,6 +43,8 @@ class InputCall(Body):
     arguments: str
     id: str | None = None
     status: str | None = None
+    # What clients read into calls, and send back.
+    parsed_arguments: Any = None
 
 
 class InputResult(Body):
