@@ -128,5 +128,20 @@ def test_a_worker_that_comes_back_takes_part_again(world: FakeClusterDriver) -> 
     world.settle()
 
 
+def test_an_engine_that_is_loading_takes_over_from_one_that_goes(world: FakeClusterDriver) -> None:
+    first = world.add_worker("n0", 0)
+    world.settle()
+    world.deploy("a")
+    world.settle()
+    second = world.add_worker("n0", 1)
+    world.deliver(second)  # it is there, and has been asked to load
+    assert "a" in engine(world, second).loading
+    sequence = world.submit(request("a", (1,), 20))
+    world.lose(first)
+    world.settle()
+    assert len(sequence.generated) == 20
+    assert "a" in engine(world, second).loaded
+
+
 def test_unknown_registrations_are_nobody_s_business(world: FakeClusterDriver) -> None:
     world.apply(events.DrainRequested((77,)))

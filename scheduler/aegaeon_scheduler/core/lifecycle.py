@@ -123,6 +123,8 @@ def engine_lost(state: State, node: Node, replica: Replica, engine: Engine, now_
         fail(state, node, replica, _lost(node), now_ns)
         replica.reload = True
         replica.lost_ns = now_ns
+        if node.ready_engines():  # one of them may be loading it already
+            begin_load(state, node, replica.model, now_ns, again=True)
 
 
 def fail(state: State, node: Node, replica: Replica, error: AegaeonError, now_ns: int) -> None:
