@@ -68,7 +68,8 @@ class ClusterServiceStub:
 
     At once: nothing new goes to them, and their sequences go on at other engines from the tokens they
     have. Those that no other engine can take end where they are; new requests for a model that no
-    other engine has are refused with UNAVAILABLE. The answers tell what is left, whenever that has
+    other engine has wait for the worker to come back, as after a loss, and are refused with
+    UNAVAILABLE when it has not within that time. The answers tell what is left, whenever that has
     changed; the last one, and no other, has `drained` set. Whoever leaves before that stops nothing:
     the drain goes on, and another call watches it again. A worker that registers anew takes part
     again. With `resume` the workers take part again, and there is one answer, without `drained`.
@@ -121,7 +122,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
 
     At once: nothing new goes to them, and their sequences go on at other engines from the tokens they
     have. Those that no other engine can take end where they are; new requests for a model that no
-    other engine has are refused with UNAVAILABLE. The answers tell what is left, whenever that has
+    other engine has wait for the worker to come back, as after a loss, and are refused with
+    UNAVAILABLE when it has not within that time. The answers tell what is left, whenever that has
     changed; the last one, and no other, has `drained` set. Whoever leaves before that stops nothing:
     the drain goes on, and another call watches it again. A worker that registers anew takes part
     again. With `resume` the workers take part again, and there is one answer, without `drained`.
@@ -213,7 +215,8 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
 
         At once: nothing new goes to them, and their sequences go on at other engines from the tokens they
         have. Those that no other engine can take end where they are; new requests for a model that no
-        other engine has are refused with UNAVAILABLE. The answers tell what is left, whenever that has
+        other engine has wait for the worker to come back, as after a loss, and are refused with
+        UNAVAILABLE when it has not within that time. The answers tell what is left, whenever that has
         changed; the last one, and no other, has `drained` set. Whoever leaves before that stops nothing:
         the drain goes on, and another call watches it again. A worker that registers anew takes part
         again. With `resume` the workers take part again, and there is one answer, without `drained`.

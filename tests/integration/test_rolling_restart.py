@@ -63,10 +63,11 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     return text_model("m", tmp_path_factory.mktemp("text"))
 
 
-def test_workers_are_upgraded_one_after_another_and_no_request_fails(
+def test_a_cluster_is_upgraded_process_by_process_and_no_request_fails(
     daemons: Daemons, spec: ModelSpec, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler = daemons.scheduler()
+    state = {"state_file": run_folder / "state.json"}
+    scheduler = daemons.scheduler(**state)
     monkeypatch.setenv("AEGAEON_ADDRESS", scheduler.address)
     gateway = daemons.start("aegaeon.http", {"scheduler": scheduler.address, "port": 0})
 
@@ -85,12 +86,17 @@ def test_workers_are_upgraded_one_after_another_and_no_request_fails(
 
     until(lambda: all(_serves(url, index) for index in range(2)), START_S)
 
-    def upgrade(_: Load) -> None:
+    def upgrade(load: Load) -> None:
         for index, worker in enumerate(workers):
             assert main(["drain", "node_0", "--worker", str(index)]) == 0
             worker.stop()
             start(index).wait_ready()
             until(partial(_serves, url, index), START_S)
+        scheduler.stop()
+        daemons.scheduler(scheduler.address, **state)
+        until(lambda: all(_serves(url, index) for index in range(2)), START_S)
+        done = len(load.answers)
+        until(lambda: len(load.answers) >= done + 2 * CLIENTS, START_S)
 
     load = Load(url)
     asyncio.run(load.run(upgrade))
@@ -106,6 +112,6 @@ def test_workers_are_upgraded_one_after_another_and_no_request_fails(
 def _serves(url: str, index: int) -> bool:
     """Whether a worker is back, with the model."""
     runtime = httpx.get(f"{url}/v1/aegaeon/runtime").json()
-    engines = {engine["engine_id"]: engine for engine in runtime["engines"]}
+    engines = {engine["engine_id"]: engine for engine in runtime.get("engines", ())}
     engine = engines.get(f"node_0/{index}", {})
     return bool(engine.get("ready") and engine.get("estimates"))

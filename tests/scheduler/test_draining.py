@@ -63,24 +63,54 @@ def test_running_sequences_go_on_elsewhere_with_their_tokens(
         ]
 
 
-def test_the_only_engine_ends_what_it_has_and_takes_nothing_new(world: FakeClusterDriver) -> None:
+def only_engine(world: FakeClusterDriver) -> FakeWorker:
     worker = world.add_worker()
     world.settle()
     world.deploy("a")
     world.settle()
+    return worker
+
+
+def test_the_only_engine_ends_what_it_has_and_new_requests_wait_for_it(
+    world: FakeClusterDriver,
+) -> None:
+    worker = only_engine(world)
     running = world.submit(request("a", (1,), 20))
     drain(world, worker)
     assert list(unserved_models(world.cluster.state)) == ["a"]
     assert not drained(engine(world, worker))
-    with pytest.raises(UnavailableError, match="to be stopped"):
-        world.submit(request("a", (2,), 5))
+    waiting = world.submit(request("a", (2,), 5))
+    assert waiting.engine_id is None
     world.settle()
     assert len(running.generated) == 20
+    assert not waiting.generated
     assert drained(engine(world, worker))
+    world.lose(worker)
+    world.add_worker()
+    world.settle()
+    assert len(waiting.generated) == 5
+
+
+def test_a_drain_that_is_taken_back_lets_the_waiting_go_on(world: FakeClusterDriver) -> None:
+    worker = only_engine(world)
+    drain(world, worker)
+    waiting = world.submit(request("a", (2,), 5))
+    world.settle()
     drain(world, worker, resume=True)
     assert not list(unserved_models(world.cluster.state))
-    world.submit(request("a", (2,), 5))
     world.settle()
+    assert len(waiting.generated) == 5
+
+
+def test_nobody_waits_longer_than_after_a_loss(world: FakeClusterDriver) -> None:
+    worker = only_engine(world)
+    drain(world, worker)
+    waiting = world.submit(request("a", (2,), 5))
+    world.pass_time(world.config.recovery_timeout_ns)
+    assert waiting.error is not None
+    drain(world, worker)  # asked again: the time goes on
+    with pytest.raises(UnavailableError, match="to be stopped"):
+        world.submit(request("a", (2,), 5))
 
 
 def test_a_whole_node_gives_its_work_to_the_other(world: FakeClusterDriver) -> None:

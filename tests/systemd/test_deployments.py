@@ -82,5 +82,10 @@ def test_default_flags_of_a_unit_are_understood(daemon: str) -> None:
     assert found is not None
     own = re.search(rf"ExecStart=/usr/bin/env {daemon} (.*)\$", text)
     assert own is not None
-    line = f"{own[1]} {found[1]}".replace("%i", "0").replace("%t", "/run").replace("%l", "node")
+    line = (
+        f"{own[1]} {found[1]}".replace("%i", "0")
+        .replace("%t", "/run")
+        .replace("%S", "/var/lib")
+        .replace("%l", "node")
+    )
     parser_of(daemon).parse_args(shlex.split(line))

@@ -16,11 +16,13 @@ from aegaeon_scheduler.core.state import State
 def drain(state: State, engines: list[Engine], now_ns: int) -> None:
     """Give engines no new sequence, and move those that they have to others.
 
-    A sequence that no other engine can take stays and ends where it is. What was computed of a
+    A sequence that no other engine can take stays and ends where it is; a new request waits for the
+    engine to come back, as it does for one that is lost. What was computed of a
     sequence is computed again elsewhere, unless its KV still lies in the node's slabs.
     """
     for engine in engines:
-        engine.draining = True
+        if not engine.draining:
+            engine.draining_since_ns = now_ns
         _publish(state, engine, WorkerChange.DRAINING)
     _routes_changed(state, engines)
     for engine in engines:
@@ -31,7 +33,7 @@ def resume(state: State, engines: list[Engine], now_ns: int) -> None:
     """Let engines that were to be stopped take part again."""
     for engine in engines:
         if engine.draining:
-            engine.draining = False
+            engine.draining_since_ns = -1
             _publish(state, engine, WorkerChange.CONNECTED)
     _routes_changed(state, engines)
     for model in {model for engine in engines for model in engine.loaded}:

@@ -40,8 +40,8 @@ class Engine:
     estimator: Estimator
     #: Its command stream is open.
     ready: bool = False
-    #: Is to be stopped: it ends what it has, and nothing new goes there.
-    draining: bool = False
+    #: Since when it is to be stopped, in ns; -1 otherwise.
+    draining_since_ns: int = -1
     #: Models that can run.
     loaded: set[str] = field(default_factory=set)
     #: Asked to load, not answered.
@@ -79,6 +79,11 @@ class Engine:
     def engine_id(self) -> str:
         """``node/index``."""
         return self.identity.engine_id
+
+    @property
+    def draining(self) -> bool:
+        """Is to be stopped: it ends what it has, and nothing new goes there."""
+        return self.draining_since_ns >= 0
 
     @property
     def role(self) -> EngineRole:

@@ -52,13 +52,16 @@ def restore(state: State, known: SavedCluster, now_ns: int) -> None:
 
 
 def device_of_recovering(state: State, name: str, now_ns: int) -> DeviceFacts | None:
-    """The largest device that served a model which has just been lost and is expected back; its
-    requests wait for it. None for every other model."""
+    """The largest device that served a model which has just been lost, or whose engines are about
+    to be stopped, and which is expected back; its requests wait for it. None for other models."""
     model = state.models.get(name)
     if model is None or model.facts is None:
         return None
     horizon_ns = state.config.recovery_timeout_ns
-    for _, replica in state.replicas(name):
+    for node, replica in state.replicas(name):
+        leaving = [engine.draining_since_ns for engine in node.engines_with(name)]
+        if leaving and min(leaving) >= 0 and now_ns - min(leaving) < horizon_ns:
+            return model.device
         lost = replica.state in (ReplicaState.FAILED, ReplicaState.LOADING)
         if lost and replica.lost_ns >= 0 and now_ns - replica.lost_ns < horizon_ns:
             return model.device

@@ -62,7 +62,9 @@ def choose_engine(state: State, sequence: Sequence) -> Engine | None:
 
 def _leaving_engine(state: State, sequence: Sequence) -> Engine | None:
     """An engine that is to be stopped and waits for its last sequences: nobody else can take this
-    one, which was accepted."""
+    one, which has begun."""
+    if not sequence.handle:  # it has not, and waits for an engine that stays
+        return None
     leaving = [
         engine
         for node, replica in state.replicas(sequence.model)
