@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,6 +22,9 @@ _TORCH_FREE = {
 }
 
 
+_importing = threading.Lock()
+
+
 @functools.cache
 def get_tokenizer(
     path: str | os.PathLike[str], *, trust_remote_code: bool = False
@@ -33,16 +37,24 @@ def load_tokenizer(
     path: str | os.PathLike[str], *, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
     """As `get_tokenizer`, from the files as they are now."""
-    import transformers
-
     folder = Path(path)
     class_name = _declared_class(folder)
     if class_name in _TORCH_FREE and (folder / "tokenizer.json").is_file():
-        loader = getattr(transformers, _TORCH_FREE[class_name])
+        loader = _class(_TORCH_FREE[class_name])
         return loader.from_pretrained(str(folder))  # type: ignore[no-any-return]
-    return transformers.AutoTokenizer.from_pretrained(
+    loader = _class("AutoTokenizer")
+    return loader.from_pretrained(  # type: ignore[no-any-return]
         str(folder), trust_remote_code=trust_remote_code
     )
+
+
+def _class(name: str) -> Any:
+    # `transformers` puts a lazy module in its place while it is imported: a second thread gets the
+    # first one, which has no classes.
+    with _importing:
+        import transformers
+
+        return getattr(transformers, name)
 
 
 def _declared_class(folder: Path) -> str | None:

@@ -59,3 +59,29 @@ def test_it_loads_without_torch(tmp_path: Path, declared: str) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.strip() == "False", result.stderr
+
+
+def test_threads_may_load_their_first_tokenizers_together(tmp_path: Path) -> None:
+    """As those of a gateway that has just started, and whose callers ask for several models."""
+    from tests.integration.text_model import text_model
+
+    path = text_model("tiny", tmp_path).path()
+    # Some of them begin while the first one imports, whenever that is.
+    program = (
+        "import sys, threading\n"
+        "from aegaeon.utils import load_tokenizer\n"
+        "failed = []\n"
+        "def load():\n"
+        "    try:\n"
+        "        load_tokenizer(sys.argv[1])\n"
+        "    except BaseException as error:\n"
+        "        failed.append(error)\n"
+        "threads = [threading.Timer(0.05 * n, load) for n in range(20)]\n"
+        "[thread.start() for thread in threads]\n"
+        "[thread.join() for thread in threads]\n"
+        "sys.exit(repr(failed) if failed else 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
