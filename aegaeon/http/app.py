@@ -12,6 +12,7 @@ from aegaeon.http.cluster_routes import cluster_routes
 from aegaeon.http.completions import completion_routes
 from aegaeon.http.gateway import Gateway
 from aegaeon.http.key_check import KeyCheck
+from aegaeon.http.metrics import GatewayMetrics, metrics_route
 from aegaeon.http.openapi import describe_bodies
 from aegaeon.http.request_scope import RequestScope
 from aegaeon.http.responses.routes import responses_routes
@@ -30,8 +31,10 @@ def make_app(gateway: Gateway, max_body_bytes: int, guard: Guard | None) -> ASGI
         redoc_url=None,
     )
     errors.install(app)
+    metrics = GatewayMetrics()
     for router in (completion_routes, responses_routes, tokenize_routes, cluster_routes):
         app.include_router(router(gateway))
+    app.include_router(metrics_route(metrics))
     describe_bodies(app)
     checked = app if guard is None else KeyCheck(app, guard)
-    return RequestScope(checked, max_body_bytes)
+    return RequestScope(checked, max_body_bytes, metrics)

@@ -66,6 +66,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.retry_after_s = retry_after_s
+        self.code = code
         self.body: dict[str, Any] = {
             "error": {"message": message, "type": kind, "param": param, "code": code}
         }
@@ -141,14 +142,19 @@ def install(app: FastAPI) -> None:
     app.exception_handler(Exception)(_answer_fault)
 
 
-async def _answer_own(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
+def _answered(request: Request, error: ApiError) -> Response:
+    request.scope["aegaeon.error_code"] = error.code
     return answer(error)
 
 
-async def _answer_family(_: Request, error: Exception) -> Response:
+async def _answer_own(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _answered(request, error)
+
+
+async def _answer_family(request: Request, error: Exception) -> Response:
     assert isinstance(error, AegaeonError)
-    return answer(to_api_error(error))
+    return _answered(request, to_api_error(error))
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
@@ -160,7 +166,8 @@ async def _answer_http(request: Request, error: Exception) -> Response:
         413: (error.detail, "body_too_large"),
     }
     text, code = texts.get(error.status_code, (error.detail, HTTPStatus(error.status_code).phrase))
-    response = answer(ApiError(text, code=code.lower().replace(" ", "_"), status=error.status_code))
+    code = code.lower().replace(" ", "_")
+    response = _answered(request, ApiError(text, code=code, status=error.status_code))
     response.headers.update(error.headers or {})
     return response
 
@@ -172,7 +179,7 @@ async def _answer_nobody(_: Request, __: Exception) -> Response:
 async def _answer_fault(request: Request, error: Exception) -> Response:
     request_id = request.scope.get("aegaeon.request_id", "")
     _log.error("request %s failed", request_id, exc_info=error)
-    return answer(fault(request_id))
+    return _answered(request, fault(request_id))
 
 
 def fault(request_id: str) -> ApiError:

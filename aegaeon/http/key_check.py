@@ -43,7 +43,9 @@ class KeyCheck:
             caller = self._guard.authenticate(_authorization(scope))
             caller.require(needed)
         except AegaeonError as error:
-            await answer(to_api_error(error))(scope, receive, send)
+            refusal = to_api_error(error)
+            scope["aegaeon.error_code"] = refusal.code
+            await answer(refusal)(scope, receive, send)
             return
         current_caller.set(caller)
         await self._app(scope, receive, send)

@@ -139,9 +139,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send them."""
-        request_id = scope.get("aegaeon.request_id", "")
         tasks = [
-            asyncio.create_task(self._write(send, request_id)),
+            asyncio.create_task(self._write(send, scope)),
             asyncio.create_task(_gone(receive)),
             asyncio.create_task(self._beat(send)),
         ]
@@ -153,18 +152,15 @@ class EventStream(Response):
             await asyncio.gather(*tasks, return_exceptions=True)
             self._close()
 
-    async def _write(self, send: Send, request_id: str) -> None:
+    async def _write(self, send: Send, scope: Scope) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
             async for part in self._events:
                 await self._send(send, part)
-        except ApiError as error:
-            await self._send(send, event(error.body))
-        except AegaeonError as error:
-            await self._send(send, event(to_api_error(error).body))
-        except Exception:
-            _log.exception("request %s failed", request_id)
-            await self._send(send, event(fault(request_id).body))
+        except Exception as error:
+            told = _told(error, scope.get("aegaeon.request_id", ""))
+            scope["aegaeon.error_code"] = told.code
+            await self._send(send, event(told.body))
         await send({"type": "http.response.body", "body": b""})
 
     async def _send(self, send: Send, part: bytes) -> None:
@@ -179,3 +175,13 @@ class EventStream(Response):
             await asyncio.sleep(self._heartbeat_s)
             if sent == self._sent:
                 await self._send(send, _HEARTBEAT)
+
+
+def _told(error: Exception, request_id: str) -> ApiError:
+    """What the reader of a stream is told of its end."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, AegaeonError):
+        return to_api_error(error)
+    _log.error("request %s failed", request_id, exc_info=error)
+    return fault(request_id)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -31,26 +33,34 @@ def bind(
     and closed to strangers, unless ``insecure_bind`` allows it.
     """
     if listen.startswith("unix:"):
-        _clear_stale_socket(Path(listen.removeprefix("unix:")))
+        clear_stale_socket(Path(listen.removeprefix("unix:")))
         credentials = None
     else:
         credentials = server_credentials(settings)
         closed = asks_certificates(settings) or settings.keys_file is not None
         check_reach(listen, insecure_bind, encrypted=credentials is not None, closed=closed)
-    # A socket file admits whoever may write to it: only this user, as nothing here asks who it is.
-    mask = os.umask(0o077)
     try:
-        if credentials is None:
-            port = server.add_insecure_port(listen)
-        else:
-            port = server.add_secure_port(listen, credentials)
+        with private_files():
+            if credentials is None:
+                port = server.add_insecure_port(listen)
+            else:
+                port = server.add_secure_port(listen, credentials)
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on {listen}: {error}") from error
-    finally:
-        os.umask(mask)
     if listen.startswith("unix:"):
         return listen
     return f"{listen.rpartition(':')[0]}:{port}"
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Files made meanwhile are this user's alone: a socket admits whoever may write to it, and
+    nothing here asks who that is."""
+    mask = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(mask)
 
 
 def check_reach(listen: str, insecure_bind: bool, *, encrypted: bool, closed: bool) -> None:
@@ -85,7 +95,8 @@ def _is_loopback(listen: str) -> bool:
         return False
 
 
-def _clear_stale_socket(path: Path) -> None:
+def clear_stale_socket(path: Path) -> None:
+    """Remove what a dead process left there. Raises ConfigError when it is too long or in use."""
     if len(str(path).encode()) > _MAX_UNIX_PATH:
         raise ConfigError(f"socket path {path} is longer than {_MAX_UNIX_PATH} bytes; shorten it")
     if not path.is_socket():

@@ -116,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         default=core.admission.value,
         help="slo: also refuse what would miss objectives, or make others miss theirs",
     )
+    add("--metrics-listen", help="host:port or unix:path of Prometheus metrics")
     add("--lifeline-fd", type=int, help="stop when the other end of this pipe is closed")
     add("--lifeline-folder", type=Path, help="remove this folder when that was the reason to stop")
     add("--ready-fd", type=int, help="write a JSON line with the address here once serving")
@@ -162,6 +163,7 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
         insecure_bind=options.insecure_bind,
         security=security_settings(options, options.config),
         lease_ttl_ns=options.lease_ttl_ms * _MS,
+        metrics_listen=options.metrics_listen,
         shutdown_grace_s=options.shutdown_grace_s,
         state_file=options.state_file,
         ready_fd=options.ready_fd,

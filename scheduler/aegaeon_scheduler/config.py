@@ -23,6 +23,8 @@ class DaemonConfig:
     #: machines; a dead process is noticed at once, by its broken stream. Long enough for a process
     #: that gets little of a busy machine.
     lease_ttl_ns: int = 4_000_000_000
+    #: Where Prometheus metrics are served, ``host:port`` or ``unix:path``; None: nowhere.
+    metrics_listen: str | None = None
     #: Time that open calls have to end once the daemon stops, in seconds.
     shutdown_grace_s: float = 2.0
     #: Where topology and deployed models are kept for the next start; None keeps them nowhere, so

@@ -23,7 +23,7 @@ FORBIDDEN = {
     "aegaeon_worker": {"aegaeon_scheduler"},
 }
 #: Distributions of modules that machines without a GPU do not have.
-ABSENT = {"cuda": ["cuda-bindings"]}
+ABSENT = {"cuda": ["cuda-bindings"], "pynvml": ["nvidia-ml-py"]}
 #: A program that the demo model's download starts; no module imports it.
 CONVERSION = "aegaeon/demo_conversion.py"
 #: Subcommands stand above all packages, and import what they need when they run.

@@ -99,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, help="compute threads on the CPU; 0 lets torch choose")
     add("--max-batch-sequences", type=int, help="sequences that run together at most")
     add("--keep-weights", action="store_true", help="leave the weight cache for the next start")
+    add("--metrics-listen", help="host:port or unix:path of Prometheus metrics")
     add("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     add("--lifeline-folder", type=Path, help=argparse.SUPPRESS)
     add("--ready-fd", type=int, help=argparse.SUPPRESS)

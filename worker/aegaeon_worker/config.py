@@ -65,6 +65,8 @@ class WorkerConfig:
     """Certificates, the keys that are accepted, and the one that is shown to the scheduler."""
     model_rules: ModelRules = field(default_factory=ModelRules)
     """Which checkpoints may be read, and whether their code may run."""
+    metrics_listen: str | None = None
+    """Where Prometheus metrics are served, ``host:port`` or ``unix:path``; None: nowhere."""
     lifeline_fd: int | None = None
     """Stop when this pipe closes, see `aegaeon.rpc.lifeline`."""
     lifeline_folder: Path | None = None

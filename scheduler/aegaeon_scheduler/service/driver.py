@@ -16,6 +16,7 @@ from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.notices import Notice
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import GenerationRequest, ModelSpec
+from aegaeon_scheduler.service.metrics import SchedulerMetrics
 from aegaeon_scheduler.service.pacer import Pacer
 from aegaeon_scheduler.service.worker_commands import command_message
 from aegaeon_scheduler.service.worker_link import WorkerLink
@@ -51,6 +52,12 @@ class Driver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_due_ns = 0
+        self._metrics: SchedulerMetrics | None = None
+
+    def measure(self, metrics: SchedulerMetrics) -> None:
+        """Tell ``metrics`` of every event, notice and refusal from now on."""
+        self._metrics = metrics
+        self.listen(metrics.on_notice)
 
     def listen(self, listener: Callable[[Notice], None]) -> None:
         """Call ``listener`` with everything that the core publishes; it must not block."""
@@ -63,6 +70,8 @@ class Driver:
 
     def apply(self, event: events.Event) -> None:
         """Let the core handle an event now."""
+        if self._metrics is not None:
+            self._metrics.on_event(event)
         self._execute(self.cluster.handle(event, time.monotonic_ns()))
 
     def open_backlog(self, wake: Callable[[], None]) -> Backlog:
@@ -92,6 +101,10 @@ class Driver:
             return [shutting_down() for _ in requests]
         outcomes, following = self.cluster.submit_all(requests, backlog, time.monotonic_ns())
         self._execute(following)
+        if self._metrics is not None:
+            for outcome in outcomes:
+                if isinstance(outcome, AegaeonError):
+                    self._metrics.on_refused(outcome)
         return outcomes
 
     def release(self, sequence: Sequence) -> None:

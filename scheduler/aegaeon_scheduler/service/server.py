@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from aegaeon.metrics.server import MetricsServer
 from aegaeon.rpc.address import bind
 from aegaeon.rpc.channel import make_server
 from aegaeon.rpc.health import Health
@@ -23,6 +24,7 @@ from aegaeon_scheduler.service.cluster_service import ClusterService
 from aegaeon_scheduler.service.drains import Drains
 from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.inference import InferenceService
+from aegaeon_scheduler.service.metrics import SchedulerMetrics
 from aegaeon_scheduler.service.models import ModelService
 from aegaeon_scheduler.service.registry import Registry
 from aegaeon_scheduler.service.state_file import StateFile
@@ -65,6 +67,7 @@ class SchedulerServer:
         )
         self._draining = False
         self.driver.listen(self._on_notice)
+        self._metrics: MetricsServer | None = None
 
     async def start(self) -> str:
         """Bind and serve; returns the address to dial, with the real port."""
@@ -77,6 +80,11 @@ class SchedulerServer:
             insecure_bind=config.insecure_bind,
             settings=config.security,
         )
+        if config.metrics_listen is not None:
+            metrics = SchedulerMetrics(self.driver.cluster.state)
+            self._metrics = MetricsServer(metrics.registry, metrics.refresh)
+            await self._metrics.start(config.metrics_listen)
+            self.driver.measure(metrics)
         await self._server.start()
         await self._health.set_serving(True)
         await self._tell_health()
@@ -93,6 +101,8 @@ class SchedulerServer:
         await self.driver.close()
         if self._state_file is not None:
             await self._state_file.close()
+        if self._metrics is not None:
+            await self._metrics.close()
         self._remove_socket()
 
     async def _set_serving(self, serving: bool) -> None:

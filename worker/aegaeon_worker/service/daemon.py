@@ -24,6 +24,7 @@ from aegaeon_worker.passing_thread import on_passing_thread
 from aegaeon_worker.service import convert
 from aegaeon_worker.service.kv_service import KvServicer
 from aegaeon_worker.service.kv_wire import KvWire
+from aegaeon_worker.service.measuring import Measuring
 from aegaeon_worker.service.registration import Registration
 from aegaeon_worker.service.servicer import WorkerServicer
 
@@ -58,8 +59,10 @@ async def _serve_parts(
     config: WorkerConfig, parts: WorkerParts, speed: DeviceSpeed, stop: StopSignal
 ) -> None:
     server = make_server(config.security)
+    measuring = None if config.metrics_listen is None else await Measuring.start(config, parts)
+    metrics = None if measuring is None else measuring.metrics
     submit = None if config.ranks.rank else parts.thread.submit
-    servicer = WorkerServicer(lambda: parts.status, submit, parts.preparer)
+    servicer = WorkerServicer(lambda: parts.status, submit, parts.preparer, metrics)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     kv_pb2_grpc.add_KvServiceServicer_to_server(KvServicer(parts.slab_reader), server)
     health = Health(server, _SERVICES)
@@ -89,6 +92,8 @@ async def _serve_parts(
         await registration.close()
         servicer.close_streams()
         await server.stop(_STOP_GRACE_S)
+        if measuring is not None:
+            await measuring.close()
 
 
 async def _wait_for_end(parts: WorkerParts, registration: Registration, stop: StopSignal) -> None:

@@ -22,6 +22,7 @@ from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.passing_thread import on_passing_thread
 from aegaeon_worker.service import convert
 from aegaeon_worker.service.execute_stream import ExecuteStream
+from aegaeon_worker.service.metrics import WorkerMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +35,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         status: Callable[[], EngineStatus],
         submit: Callable[[Command], None] | None,
         preparer: ModelPreparer,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         """``submit`` hands a command to the engine; none where rank 0 drives this rank."""
         self._status = status
         self._submit = submit
         self._preparer = preparer
+        self._metrics = metrics
         self._stream: ExecuteStream | None = None
         #: Called when the open stream has ended without another one in its place.
         self.on_stream_end: Callable[[], None] = lambda: None
@@ -57,6 +60,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         lost: AegaeonError | None = None
         try:
             async for event in stream.events():
+                if self._metrics is not None:
+                    self._metrics.on_event(event)
                 yield convert.event_to_pb(event)
         except AegaeonError as error:
             lost = error

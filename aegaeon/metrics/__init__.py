@@ -1,0 +1,1 @@
+"""What every daemon that exports metrics shares."""
