@@ -69,6 +69,11 @@ class AegaeonError(Exception):
         except (KeyError, ValueError):
             return None
 
+    @property
+    def name(self) -> str:
+        """Of the reason, in capitals, as command lines and reports show it."""
+        return self.reason.name
+
 
 class InvalidRequestError(AegaeonError):
     """The request itself is wrong; sending it again cannot help."""
@@ -104,6 +109,12 @@ class UnavailableError(AegaeonError):
     """Nobody can serve it right now; trying again later can help."""
 
     reason = ErrorReason.MODEL_NOT_READY
+
+
+class NotRunningError(UnavailableError):
+    """Nothing answers at the address, or no instance of that name runs."""
+
+    reason = ErrorReason.SHUTTING_DOWN
 
 
 class ResourceExhaustedError(AegaeonError):

@@ -46,6 +46,21 @@ def detect_machine(shm_dir: str = DEFAULT_SHM_DIR) -> Machine:
     )
 
 
+def gpu_count(devices: Path = Path("/dev")) -> int:
+    """NVIDIA GPUs that a worker may take: device files, within CUDA_VISIBLE_DEVICES.
+
+    Asking the driver would take a second and memory on each of them.
+    """
+    count = sum(path.name.removeprefix("nvidia").isdecimal() for path in devices.glob("nvidia*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return count
+    # The driver takes the entries up to the first that is none.
+    names = [name.strip() for name in visible.split(",")]
+    valid = next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))
+    return min(count, valid)
+
+
 def available_memory() -> int:
     """Bytes that may be used now without swapping, and within the container's limit."""
     return _memory()[1]

@@ -14,12 +14,12 @@ from aegaeon.client.loop_thread import LoopThread
 from aegaeon.client.messages import timeout_ns, to_generate_request
 from aegaeon.client.pending import PendingRequest
 from aegaeon.client.policies import Policies
-from aegaeon.client.session import RESUME_WINDOW_S, Session
+from aegaeon.client.session import Session
+from aegaeon.client.startup import initialise
 from aegaeon.client.token_stream import TokenStream
-from aegaeon.deployment import DeployOutcome, DeployProgress
-from aegaeon.errors import AegaeonError, PreconditionError, RequestTimeoutError, UnavailableError
+from aegaeon.deployment import DeployProgress
+from aegaeon.errors import AegaeonError, UnavailableError
 from aegaeon.local.cluster import LocalCluster
-from aegaeon.model_spec import ModelSpec
 from aegaeon.node_config import NodeConfig
 from aegaeon.replay import run_replay
 from aegaeon.request import Request
@@ -30,7 +30,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _WATCH_S = 0.2
-_RETRY_S = 2.0
 
 
 class Backend:
@@ -57,7 +56,14 @@ class Backend:
                 address = self._cluster.address
             self._loop = LoopThread("aegaeon-client")
             self.connection = self._loop.run(_connect(address, security))
-            startup = self._initialise(nodes, policies, deadline)
+            startup = initialise(
+                self.connection,
+                nodes,
+                policies,
+                demand_memory=self._cluster is None,
+                deadline=deadline,
+                on_progress=_log_progress,
+            )
             self._loop.run(self._watched(startup))
         except BaseException:
             self.close()
@@ -147,56 +153,6 @@ class Backend:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _initialise(
-        self, nodes: Sequence[NodeConfig], policies: Policies, deadline: float
-    ) -> None:
-        await self.connection.wait_connected(_remaining(deadline))
-        if not nodes:
-            return
-        await self.connection.apply_topology(
-            nodes,
-            policies,
-            demand_memory=self._cluster is None,
-            timeout_s=_remaining(deadline),
-        )
-        homes: dict[ModelSpec, list[str]] = {}
-        for node in nodes:
-            for spec in dict.fromkeys(node.cached_models):
-                homes.setdefault(spec, []).append(node.node_id)
-        try:
-            async with asyncio.timeout(_remaining(deadline)):
-                # Not a task group, whose error type would hide the one that users must see.
-                await asyncio.gather(*(self._cache(spec, ids) for spec, ids in homes.items()))
-        except TimeoutError:
-            raise RequestTimeoutError(
-                f"not ready within startup_timeout_s: {', '.join(spec.name for spec in homes)}"
-            ) from None
-
-    async def _cache(self, spec: ModelSpec, node_ids: Sequence[str]) -> None:
-        _log.info("deploying %s on %s", spec.name, ", ".join(node_ids))
-        outcome = await self._deploy_patiently(spec, node_ids)
-        for node_id, error in outcome.failed.items():
-            raise PreconditionError(
-                f"model {spec.name!r} could not be deployed on node {node_id!r}: {error}",
-                reason=error.reason,
-                metadata=error.metadata,
-            ) from error
-        _log.info("%s is ready on %s", spec.name, ", ".join(outcome.ready))
-
-    async def _deploy_patiently(self, spec: ModelSpec, node_ids: Sequence[str]) -> DeployOutcome:
-        """Deploy; a worker that the scheduler loses for a moment gets time to register again."""
-        give_up = time.monotonic() + RESUME_WINDOW_S
-        while True:
-            try:
-                return await self.connection.deploy(
-                    spec, node_ids=node_ids, on_progress=lambda step: _log_progress(spec.name, step)
-                )
-            except UnavailableError as error:
-                if time.monotonic() >= give_up:
-                    raise
-                _log.warning("deploying %s again: %s", spec.name, error)
-            await asyncio.sleep(_RETRY_S)
-
 
 def open_request(session: Session, request: Request) -> PendingRequest | AegaeonError:
     """Submit a request; an error of its own is its outcome and nobody else's."""
@@ -208,10 +164,6 @@ def open_request(session: Session, request: Request) -> PendingRequest | Aegaeon
 
 async def _connect(address: str, security: SecuritySettings) -> Connection:
     return Connection(address, security)
-
-
-def _remaining(deadline: float) -> float:
-    return max(0.1, deadline - time.monotonic())
 
 
 def _log_progress(model: str, step: DeployProgress) -> None:

@@ -141,6 +141,7 @@ def _model(info: model_pb2.ModelInfo) -> dict[str, Any]:
         "created": 0,
         "owned_by": "aegaeon",
         "max_model_len": info.facts.max_model_len or None,
+        "vocab_size": info.facts.vocab_size or None,
         "ready": _is_ready(info),
         "replicas": [plain(replica) for replica in info.replicas],
     }

@@ -5,29 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from aegaeon.client.known_spec import SpecChanges, completed_spec
 from aegaeon.errors import (
     ConfigError,
     InvalidRequestError,
-    NotFoundError,
     PreconditionError,
     ResourceExhaustedError,
 )
 from aegaeon.http.errors import TABLE, ApiError
 from aegaeon.http.gateway import Gateway
 from aegaeon.http.schemas import DeployBody
-from aegaeon.model_spec import DTypeName, ModelSpec
-from aegaeon.v1 import model_pb2
-
-_DTYPES: dict[int, DTypeName] = {
-    model_pb2.DATA_TYPE_FLOAT32: "float32",
-    model_pb2.DATA_TYPE_BFLOAT16: "bfloat16",
-    model_pb2.DATA_TYPE_FLOAT16: "float16",
-}
 
 
 async def deploy(gateway: Gateway, body: DeployBody) -> dict[str, Any]:
     """Deploy; the outcome per node. With nothing ready at the end, an error of status 507."""
-    spec = await _spec(gateway, body)
+    changes = SpecChanges(
+        body.path, body.max_model_len, body.dtype, body.ttft_slo_s, body.tpot_slo_s
+    )
+    spec = await completed_spec(gateway.connection, body.model, changes)
     try:
         # Looks for its folder, possibly in the Hugging Face cache, before anything is asked.
         await asyncio.to_thread(spec.path)
@@ -46,20 +41,3 @@ async def deploy(gateway: Gateway, body: DeployBody) -> dict[str, Any]:
         "failed": {node: error.message for node, error in outcome.failed.items()},
         "evicted": [{"node_id": one.node_id, "model": one.model} for one in outcome.evicted],
     }
-
-
-async def _spec(gateway: Gateway, body: DeployBody) -> ModelSpec:
-    """The spec of a model that is deployed already; what the body says goes first."""
-    try:
-        known = (await gateway.connection.get_model(body.model)).spec
-    except NotFoundError:
-        known = model_pb2.ModelSpec()
-    return ModelSpec(
-        name=body.model,
-        model_path=body.path or known.path or None,
-        dtype=body.dtype or _DTYPES.get(known.dtype, "auto"),
-        max_model_len=body.max_model_len or known.max_model_len or None,
-        trust_remote_code=known.trust_remote_code,
-        ttft_slo_s=body.ttft_slo_s or known.ttft_slo_ns / 1e9 or None,
-        tpot_slo_s=body.tpot_slo_s or known.tpot_slo_ns / 1e9 or None,
-    )

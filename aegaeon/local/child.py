@@ -24,18 +24,26 @@ class Child:
     """A started daemon. ``command`` gets the flags of lifeline and ready descriptor appended.
 
     The child writes one JSON line ``{"address": ...}`` to its ready descriptor when it serves, and
-    stops when its lifeline ends, see `aegaeon.rpc.lifeline`. Its output goes to ``log``, whose
-    folder it removes when this process ends without doing so.
+    stops when its lifeline ends, see `aegaeon.rpc.lifeline`. Its output goes to ``log``. It removes
+    ``folder``, by default that of the log, when this process ends without doing so.
     """
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, folder: Path | None = None
+    ) -> None:
         self.name = name
         self._command = command
-        self._log = log
+        self.log = log
+        self._folder = folder
         lifeline_read, self._lifeline = os.pipe()
         self._ready, ready_write = os.pipe()
         self._received = b""
-        flags = ["--lifeline-fd", str(lifeline_read), "--lifeline-folder", str(log.parent)]
+        flags = [
+            "--lifeline-fd",
+            str(lifeline_read),
+            "--lifeline-folder",
+            str(folder or log.parent),
+        ]
         flags += ["--ready-fd", str(ready_write)]
         try:
             with log.open("ab") as output:
@@ -61,7 +69,7 @@ class Child:
 
     def again(self) -> Child:
         """Start the same daemon anew; this one has been stopped."""
-        return Child(self.name, self._command, self._log)
+        return Child(self.name, self._command, self.log, self._folder)
 
     @property
     def pid(self) -> int:
@@ -94,7 +102,7 @@ class Child:
     def log_tail(self) -> str:
         """The last lines of its output."""
         try:
-            text = self._log.read_text(encoding="utf-8", errors="replace")
+            text = self.log.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return "(no log)"
         lines = text.rstrip().splitlines()[-_LOG_TAIL_LINES:]

@@ -1,4 +1,4 @@
-"""Scheduler and workers as children of this process."""
+"""Scheduler, workers and perhaps a gateway as children of this process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from aegaeon.local.child import STOP_GRACE_S, Child
 from aegaeon.local.memory_plan import MemoryPlan, plan_memory
 from aegaeon.local.profiles import profile_flags
 from aegaeon.local.run_directory import RunDirectory
+from aegaeon.local.setup import LocalSetup
 from aegaeon.local.supervisor import Supervisor
 from aegaeon.machine import detect_machine
 from aegaeon.node_config import NodeConfig
 
 _POLL_S = 0.1
+_FILE_NAME = str.maketrans(" /", "--")
 
 
 class LocalCluster:
@@ -38,18 +40,23 @@ class LocalCluster:
         policy: SchedulingPolicyName,
         deadline: float,
         restarts: int,
+        setup: LocalSetup | None = None,
     ) -> None:
         if len(folders := {node.shm_dir for node in nodes}) > 1:
             raise ConfigError(f"nodes on one machine share one shm_dir, got {sorted(folders)}")
         machine = detect_machine(nodes[0].shm_dir)
         self.plans = plan_memory(nodes, machine)
         threads = max(1, machine.cpus // sum(len(node.worker_roles) for node in nodes))
+        self._setup = setup or LocalSetup()
         self._directory = RunDirectory()
         # Private to this client and node: several may run side by side on one machine.
         # The folder's random name may begin with an underscore, an instance's may not.
         names = [f"local-{self._directory.name}-{position}" for position in range(len(nodes))]
         self._shared = [instance_folder(Path(machine.shm_dir), name) for name in names]
+        self.log_dir = self._setup.log_dir or self._directory.path
+        #: The scheduler, then the workers, then the gateway if there is one.
         self._children: list[Child] = []
+        self._num_workers = 0
         self._supervisor: Supervisor | None = None
         try:
             self.address = self._start_scheduler(policy, profile_flags(nodes), deadline)
@@ -58,8 +65,10 @@ class LocalCluster:
                 for node, plan, name in zip(nodes, self.plans, names, strict=True)
                 for index in range(len(node.worker_roles))
             ]
-            for worker in workers:
-                self._wait_ready(worker, deadline)
+            self._num_workers = len(workers)
+            self._start_gateway()
+            for child in self._children[1:]:
+                self._wait_ready(child, deadline)
             self._supervisor = Supervisor(self._children, restarts)
         except BaseException:
             self.stop()
@@ -69,10 +78,10 @@ class LocalCluster:
         """Raise UnavailableError when nobody is left to serve: the scheduler or all workers died
         and are not started again."""
         dead = {} if self._supervisor is None else self._supervisor.given_up()
-        workers = [death for position, death in dead.items() if position]
+        workers = [dead[n] for n in range(1, 1 + self._num_workers) if n in dead]
         if 0 in dead:
             raise dead[0]
-        if workers and len(workers) == len(self._children) - 1:
+        if workers and len(workers) == self._num_workers:
             raise workers[0]
 
     def deaths(self) -> list[UnavailableError]:
@@ -80,11 +89,13 @@ class LocalCluster:
         return [] if self._supervisor is None else self._supervisor.deaths()
 
     def stop(self) -> None:
-        """End the daemons, workers first, so that each can say goodbye. Idempotent."""
+        """End the daemons: the gateway, whose callers get their answers, then the workers, so that
+        each can say goodbye. Idempotent."""
         if self._supervisor is not None:
             self._supervisor.stop()
-        scheduler, workers = self._children[:1], self._children[1:]
-        for group in (workers, scheduler):
+        first_gateway = 1 + self._num_workers
+        gateway, workers = self._children[first_gateway:], self._children[1:first_gateway]
+        for group in (gateway, workers, self._children[:1]):
             for child in group:
                 child.ask_to_stop()
             deadline = time.monotonic() + STOP_GRACE_S
@@ -99,10 +110,18 @@ class LocalCluster:
         self, policy: SchedulingPolicyName, profiles: Sequence[str], deadline: float
     ) -> str:
         folder = self._directory.path
-        flags = ["--listen", f"unix:{folder}/s", "--state-file", f"{folder}/state.json"]
+        listen = self._setup.listen or f"unix:{folder}/s"
+        flags = ["--listen", listen, "--state-file", f"{folder}/state.json"]
         flags += ["--policy", policy, *profiles]
+        flags += ["--insecure-bind"] if self._setup.insecure_bind else []
+        flags += self._metrics_flags(0)
         scheduler = self._spawn("scheduler", "aegaeon_scheduler", flags)
         return self._wait_ready(scheduler, deadline)
+
+    def _start_gateway(self) -> None:
+        if self._setup.gateway_flags is not None:
+            flags = ["--scheduler", self.address, *self._setup.gateway_flags]
+            self._spawn("gateway", "aegaeon.http", flags)
 
     def _start_worker(
         self, node: NodeConfig, plan: MemoryPlan, instance: str, index: int, threads: int
@@ -126,11 +145,17 @@ class LocalCluster:
         arguments = [str(part) for flag in flags.items() for part in flag]
         # Nobody but this user reaches it, who has set trust_remote_code where it is set.
         arguments.append("--allow-remote-code")
+        arguments += self._metrics_flags(position)
         return self._spawn(f"worker {node.node_id}/{index}", "aegaeon_worker", arguments)
 
+    def _metrics_flags(self, position: int) -> list[str]:
+        port = self._setup.metrics_port
+        return [] if port is None else ["--metrics-listen", f"127.0.0.1:{port + position}"]
+
     def _spawn(self, name: str, module: str, arguments: Sequence[str]) -> Child:
-        log = self._directory.path / f"{len(self._children)}.log"
-        child = Child(name, [*daemon_command(module), *arguments], log)
+        self._setup.on_step(name, False)
+        log = self.log_dir / f"{name.translate(_FILE_NAME)}.log"
+        child = Child(name, [*daemon_command(module), *arguments], log, self._directory.path)
         self._children.append(child)
         return child
 
@@ -138,9 +163,11 @@ class LocalCluster:
         while True:
             address = child.poll_ready(_POLL_S)
             if address is not None:
+                self._setup.on_step(child.name, True)
                 return address
             for other in self._children:
                 other.check()
+            self._setup.on_wait()
             if time.monotonic() >= deadline:
                 raise RequestTimeoutError(
                     f"{child.name} did not serve in time; its last output:\n{child.log_tail()}"

@@ -14,8 +14,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-_PREFIX = "aegaeon-"
-_LOCK = "owner.lock"
+#: Before the name of every such folder.
+PREFIX = "aegaeon-"
+#: The file in it whose lock tells that its owner lives.
+LOCK = "owner.lock"
 # A unix socket's path has 107 bytes at most; the longest name in the folder is below 20.
 _MAX_FOLDER_BYTES = 80
 
@@ -24,16 +26,16 @@ class RunDirectory:
     """Made on construction, removed by ``remove``."""
 
     def __init__(self) -> None:
-        root = _root()
+        root = runtime_roots()[0]
         _remove_abandoned(root)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+        self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     @property
     def name(self) -> str:
         """Unique on this machine while the folder is there."""
-        return self.path.name.removeprefix(_PREFIX)
+        return self.path.name.removeprefix(PREFIX)
 
     def remove(self) -> None:
         """Remove the folder and all in it. Idempotent."""
@@ -43,24 +45,27 @@ class RunDirectory:
             self._lock = -1
 
 
-def _root() -> Path:
+def runtime_roots() -> list[Path]:
+    """Where folders of running services may be, the first choice first."""
+    folders = []
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
         usable = folder and len(folder.encode()) <= _MAX_FOLDER_BYTES
         if folder and usable and os.access(folder, os.W_OK | os.X_OK):
-            return Path(folder)
-    return Path("/tmp")
+            folders.append(Path(folder))
+    return [*folders, Path("/tmp")]
 
 
 def _remove_abandoned(root: Path) -> None:
-    for folder in root.glob(_PREFIX + "*"):
+    for folder in root.glob(PREFIX + "*"):
         # Another user's folder, or one that vanishes meanwhile, is none of our business.
-        with contextlib.suppress(OSError), _locked(folder / _LOCK) as free:
+        with contextlib.suppress(OSError), locked(folder / LOCK) as free:
             if free:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
+def locked(path: Path) -> Iterator[bool]:
+    """Take the lock of an existing file for a moment; False when somebody else holds it."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         try:

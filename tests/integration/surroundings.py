@@ -23,7 +23,7 @@ class Surroundings:
         self.shm_dir = shm_dir
         self._folders = (run_folder, shm_dir)
         self._mark = uuid.uuid4().hex
-        self._environment = {
+        self.environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
             "XDG_RUNTIME_DIR": str(run_folder),
@@ -36,7 +36,7 @@ class Surroundings:
     def start(self, program: Path, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, str(program), *arguments],
-            env=self._environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from aegaeon.metrics.registry import STEP_BUCKETS, new_registry
-from aegaeon_worker.engine.engine import EngineStatus
+from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.engine.events import (
     Event,
     ModelFailed,

@@ -1,0 +1,1 @@
+"""Load on a live cluster, and what came of it."""

@@ -1,0 +1,1 @@
+"""Running a named instance: scheduler, workers and gateway of one machine, as one process."""
