@@ -38,8 +38,16 @@ Config = Annotated[Path | None, typer.Option(help="YAML file with server and mod
 Host = Annotated[str, typer.Option(help="Address that the gateway listens on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0: any free one.")]
 NoGateway = Annotated[bool, typer.Option("--no-gateway", help="Start none.")]
+KeysFile = Annotated[
+    Path | None, typer.Option(help="File with the keys that its callers need, see aegaeon keys.")
+]
+HttpsCert = Annotated[Path | None, typer.Option(help="PEM certificate chain for HTTPS.")]
+HttpsKey = Annotated[Path | None, typer.Option(help="Its private key.")]
+HttpsClientCa = Annotated[
+    Path | None, typer.Option(help="PEM authorities of certificates that its callers must show.")
+]
 InsecureBind = Annotated[
-    bool, typer.Option("--insecure-bind", help="Allow addresses beyond loopback.")
+    bool, typer.Option("--insecure-bind", help="Allow addresses beyond loopback without them.")
 ]
 Listen = Annotated[
     str | None,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aegaeon.cli import cluster_options as options
+from aegaeon.cli.target import find_target
 from aegaeon.errors import RequestTimeoutError
 
 if TYPE_CHECKING:
@@ -20,18 +22,16 @@ Node = Annotated[
     ),
 ]
 Worker = Annotated[int | None, typer.Option(min=0, help="One worker of it.")]
-Address = Annotated[
-    str, typer.Option(envvar="AEGAEON_ADDRESS", help="The scheduler: host:port or unix:path.")
-]
 TimeoutS = Annotated[float, typer.Option(min=0.01, help="Time for the rest to end, seconds.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Take it back into service.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 def drain(
-    address: Address,
     node: Node = "",
     worker: Worker = None,
+    address: options.Address = None,
+    instance: options.Instance = None,
     timeout_s: TimeoutS = 600.0,
     resume: Resume = False,
     as_json: Json = False,
@@ -40,7 +40,8 @@ def drain(
 
     When the time is over the drain goes on; another call watches it again.
     """
-    last = asyncio.run(_drain(address, node, worker, timeout_s, resume, as_json))
+    found_address = find_target(address, instance).address
+    last = asyncio.run(_drain(found_address, node, worker, timeout_s, resume, as_json))
     if as_json:
         found = {
             "drained": last.drained,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from aegaeon.local.run_directory import RunDirectory
 
 _START_S = 60.0
 _STOP_S = 10.0
+#: What a gateway would ask its own callers for.
+_OWN_CALLERS = {"AEGAEON_KEYS_FILE", "AEGAEON_HTTPS_CERT", "AEGAEON_HTTPS_KEY"}
+_OWN_CALLERS |= {"AEGAEON_HTTPS_CLIENT_CA"}
 
 
 @contextmanager
@@ -39,7 +43,9 @@ def _own_gateway(scheduler: str) -> Iterator[str]:
     command = [sys.executable, "-m", "aegaeon.http", "--scheduler", scheduler, "--port", "0"]
     child = None
     try:
-        child = Child("gateway", command, directory.path / "gateway.log")
+        # It dials the scheduler as we would; loopback asks for no keys.
+        ours = {key: value for key, value in os.environ.items() if key not in _OWN_CALLERS}
+        child = Child("gateway", command, directory.path / "gateway.log", environment=ours)
         deadline = time.monotonic() + _START_S
         while (address := child.poll_ready(0.1)) is None:
             if time.monotonic() > deadline:

@@ -23,6 +23,10 @@ def start(
     host: options.Host = "127.0.0.1",
     port: options.Port = 8000,
     no_gateway: options.NoGateway = False,
+    keys_file: options.KeysFile = None,
+    https_cert: options.HttpsCert = None,
+    https_key: options.HttpsKey = None,
+    https_client_ca: options.HttpsClientCa = None,
     insecure_bind: options.InsecureBind = False,
     listen: options.Listen = None,
     metrics_port: options.MetricsPort = None,
@@ -62,11 +66,12 @@ def start(
         shm_dir,
     )
     nodes, policies = choose_nodes(config, models or [], sizes)
+    gateway = GatewayPlan(host, port, keys_file, https_cert, https_key, https_client_ca)
     plan = InstancePlan(
         instance=instance_name(instance),
         nodes=tuple(nodes),
         policies=policies,
-        gateway=None if no_gateway else GatewayPlan(host, port),
+        gateway=None if no_gateway else gateway,
         listen=listen,
         insecure_bind=insecure_bind,
         metrics_port=metrics_port,

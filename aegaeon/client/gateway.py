@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import httpx
 
 from aegaeon.errors import AegaeonError, NotRunningError, UnavailableError
+from aegaeon.security.settings import SecuritySettings
+from aegaeon.security.token import Token
 
 _CONNECT_S = 10.0
 
@@ -34,11 +35,12 @@ class GatewayError(AegaeonError):
 
 
 def open_client(url: str) -> httpx.AsyncClient:
-    """A client that waits for answers as long as they take. ``AEGAEON_API_KEY`` is sent along."""
-    key = os.environ.get("AEGAEON_API_KEY")
+    """A client that waits for answers as long as they take, and shows the token of the
+    environment."""
+    token = Token(SecuritySettings.from_environment().token_file)
     return httpx.AsyncClient(
         base_url=url,
-        headers={"authorization": f"Bearer {key}"} if key else {},
+        headers=dict(token.metadata()),
         timeout=httpx.Timeout(None, connect=_CONNECT_S),
         # A request that waited for a connection would look slow.
         limits=httpx.Limits(max_connections=None),

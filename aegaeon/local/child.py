@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aegaeon.errors import AegaeonError, ErrorReason, UnavailableError
@@ -25,11 +25,17 @@ class Child:
 
     The child writes one JSON line ``{"address": ...}`` to its ready descriptor when it serves, and
     stops when its lifeline ends, see `aegaeon.rpc.lifeline`. Its output goes to ``log``. It removes
-    ``folder``, by default that of the log, when this process ends without doing so.
+    ``folder``, by default that of the log, when this process ends without doing so. By default it
+    has our ``environment`` without certificates and keys, which are for other services.
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], log: Path, folder: Path | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._command = command
@@ -56,8 +62,7 @@ class Child:
                     stdout=output,
                     stderr=output,
                     pass_fds=(lifeline_read, ready_write),
-                    # Certificates and keys of the environment are for other services.
-                    env=without_security(os.environ),
+                    env=without_security(os.environ) if environment is None else environment,
                     process_group=0,
                 )
         except OSError as error:

@@ -19,21 +19,44 @@ class GatewayPlan:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    #: See `SecuritySettings`.
+    keys_file: Path | None = None
+    https_cert: Path | None = None
+    https_key: Path | None = None
+    https_client_ca: Path | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Of its URL."""
+        return "http" if self.https_cert is None else "https"
 
     def flags(self, insecure_bind: bool) -> tuple[str, ...]:
         """Of ``aegaeon-gateway``."""
+        files = {
+            "--keys-file": self.keys_file,
+            "--https-cert": self.https_cert,
+            "--https-key": self.https_key,
+            "--https-client-ca": self.https_client_ca,
+        }
+        given = [word for flag, path in files.items() if path for word in (flag, str(path))]
         insecure = ("--insecure-bind",) if insecure_bind else ()
-        return ("--host", self.host, "--port", str(self.port), *insecure)
+        return ("--host", self.host, "--port", str(self.port), *given, *insecure)
 
     def check(self, insecure_bind: bool) -> None:
         """Raise ConfigError for what would make it fail, before models are loaded for it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        check_reach(f"{host}:{self.port}", insecure_bind=insecure_bind)
         if any(importlib.util.find_spec(name) is None for name in ("fastapi", "uvicorn")):
             raise ConfigError(
                 "the gateway needs packages that are not installed: "
                 "pip install 'aegaeon-grpc[gateway]', or start without it: --no-gateway"
             )
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        closed = self.keys_file is not None or self.https_client_ca is not None
+        check_reach(
+            f"{host}:{self.port}",
+            insecure_bind,
+            encrypted=self.https_cert is not None,
+            closed=closed,
+        )
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
             socket.create_server((self.host, self.port), family=family).close()
@@ -69,4 +92,4 @@ class InstancePlan:
         if self.gateway is not None:
             self.gateway.check(self.insecure_bind)
         if self.listen is not None and not self.listen.startswith("unix:"):
-            check_reach(self.listen, insecure_bind=self.insecure_bind)
+            check_reach(self.listen, self.insecure_bind, encrypted=False, closed=False)

@@ -16,6 +16,7 @@ from aegaeon.client.startup import initialise
 from aegaeon.errors import ConfigError
 from aegaeon.local.cluster import LocalCluster
 from aegaeon.local.setup import LocalSetup
+from aegaeon.security.settings import PLAIN
 from aegaeon.supervisor.instances import InstanceFolder, InstanceRecord
 from aegaeon.supervisor.plan import InstancePlan
 from aegaeon.supervisor.steps import Report, Step
@@ -92,7 +93,7 @@ class Supervisor:
         self.record = replace(
             self.record,
             address=self._cluster.address,
-            url=f"http://{self._cluster.gateway_address}" if plan.gateway else "",
+            url=f"{plan.gateway.scheme}://{self._cluster.gateway_address}" if plan.gateway else "",
             log_dir=str(self._cluster.log_dir),
         )
         self._folder.write(self.record)
@@ -103,7 +104,7 @@ class Supervisor:
 
     async def _initialise(self, deadline: float) -> None:
         assert self._cluster is not None
-        connection = Connection(self._cluster.address)
+        connection = Connection(self._cluster.address, PLAIN)
         task = asyncio.create_task(
             initialise(
                 connection,
