@@ -7,13 +7,15 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aegaeon.errors import ConfigError, NotFoundError
-from aegaeon.security.key_file import KeyTable, changing_keys, check_name, read_keys
 from aegaeon.security.keys import Key, Scope, make_key
+
+if TYPE_CHECKING:
+    from aegaeon.security.key_file import KeyTable
 
 keys = typer.Typer(
     help="Keys of callers: the gateway's API keys, and the tokens of gRPC. A file keeps their "
@@ -71,6 +73,8 @@ def add(
 
     Several keys may have one name, so that a holder can change from one to the next.
     """
+    from aegaeon.security.key_file import changing_keys, check_name
+
     check_name(name)
     new = make_key()
     key = Key(
@@ -94,6 +98,8 @@ def add(
 @keys.command("list")
 def list_keys(file: File, as_json: Json = False) -> None:
     """Show the keys, without what is secret."""
+    from aegaeon.security.key_file import read_keys
+
     rows = [_row(key) for key in read_keys(file).values()]
     if as_json:
         print(json.dumps(rows, indent=2))
@@ -105,6 +111,8 @@ def list_keys(file: File, as_json: Json = False) -> None:
 @keys.command("revoke")
 def revoke(which: Which, file: File) -> None:
     """Take a key away: its next request is refused. A name takes all keys of that name."""
+    from aegaeon.security.key_file import changing_keys
+
     with changing_keys(file) as table:
         found = _found(table, which, file)
         for key_id in found:
@@ -121,6 +129,8 @@ def limit(
     tokens_per_minute: Tokens = None,
 ) -> None:
     """Change a key's models and limits to those given; without any, it is unlimited."""
+    from aegaeon.security.key_file import changing_keys
+
     with changing_keys(file) as table:
         for key_id in _found(table, which, file):
             table[key_id] = dataclasses.replace(
