@@ -11,7 +11,6 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from aegaeon.metrics.registry import STEP_BUCKETS, new_registry
-from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.engine.events import (
     Event,
     ModelFailed,
@@ -21,6 +20,7 @@ from aegaeon_worker.engine.events import (
     TurnEnded,
     TurnStarted,
 )
+from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.service.gpu_power import GpuPower
