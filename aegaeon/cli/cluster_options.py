@@ -107,6 +107,10 @@ Logs = Annotated[
 StartTimeout = Annotated[
     float, typer.Option("--timeout-s", min=1, help="Time until all models are ready, in seconds.")
 ]
+Restarts = Annotated[
+    int,
+    typer.Option(min=0, help="So many times a minute a daemon that dies is started again."),
+]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Return once it serves, and leave it running.")
 ]

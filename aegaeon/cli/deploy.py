@@ -88,7 +88,7 @@ async def _deploy(
 ) -> DeployOutcome:
     from aegaeon.cli.progress import StepView
     from aegaeon.client.known_spec import completed_spec
-    from aegaeon.supervisor.steps import Step
+    from aegaeon.instances.steps import Step
 
     view = StepView()
     try:

@@ -14,12 +14,12 @@ import typer
 
 from aegaeon.cli.progress import StepView
 from aegaeon.errors import AegaeonError, UnavailableError
+from aegaeon.instances.log_copy import LogCopy
+from aegaeon.instances.plan import InstancePlan
+from aegaeon.instances.records import InstanceRecord
+from aegaeon.instances.running import RunningInstance, StoppedError
+from aegaeon.instances.steps import Report, StepWriter, read_steps
 from aegaeon.rpc.notify import notify
-from aegaeon.supervisor.instances import InstanceRecord
-from aegaeon.supervisor.log_copy import LogCopy
-from aegaeon.supervisor.plan import InstancePlan
-from aegaeon.supervisor.steps import Report, StepWriter, read_steps
-from aegaeon.supervisor.supervisor import StoppedError, Supervisor
 
 
 def run_here(
@@ -104,13 +104,13 @@ def _run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        supervisor = Supervisor(plan, report, stop)
+        running = RunningInstance(plan, report, stop)
     except StoppedError:
         raise KeyboardInterrupt from None
     try:
-        logs = report_ready(supervisor.record)
+        logs = report_ready(running.record)
         notify("READY=1")
-        supervisor.wait(logs.turn)
+        running.wait(logs.turn)
     finally:
         notify("STOPPING=1")
-        supervisor.close()
+        running.close()

@@ -8,7 +8,7 @@ import threading
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from aegaeon.supervisor.steps import Ending, Step
+from aegaeon.instances.steps import Ending, Step
 
 
 class StepView:

@@ -13,7 +13,7 @@ import typer
 from aegaeon.cli import cluster_options as options
 
 if TYPE_CHECKING:
-    from aegaeon.supervisor.instances import InstanceRecord
+    from aegaeon.instances.records import InstanceRecord
 
 
 def start(
@@ -42,6 +42,7 @@ def start(
     log_dir: options.LogDir = None,
     logs: options.Logs = None,
     timeout_s: options.StartTimeout = 600.0,
+    restarts: options.Restarts = 5,
     detach: options.Detach = False,
     as_json: options.Json = False,
     report_fd: options.ReportFd = None,
@@ -53,7 +54,7 @@ def start(
     from aegaeon.cli.foreground import run_detached, run_here, run_reporting
     from aegaeon.cli.node_choice import NodeOptions, choose_nodes
     from aegaeon.cli.target import instance_name
-    from aegaeon.supervisor.plan import GatewayPlan, InstancePlan
+    from aegaeon.instances.plan import GatewayPlan, InstancePlan
 
     sizes = NodeOptions(
         workers,
@@ -77,6 +78,7 @@ def start(
         metrics_port=metrics_port,
         log_dir=log_dir,
         timeout_s=timeout_s,
+        restarts=restarts,
     )
     if detach:
         arguments = [word for word in context.obj if word != "--detach"]

@@ -14,7 +14,7 @@ from aegaeon.cli.target import instance_name
 from aegaeon.errors import NotRunningError, RequestTimeoutError
 
 if TYPE_CHECKING:
-    from aegaeon.supervisor.instances import InstanceRecord
+    from aegaeon.instances.records import InstanceRecord
 
 _POLL_S = 0.05
 #: Daemons whose supervisor is gone end on their own within this time, in seconds.
@@ -31,7 +31,7 @@ def stop(
 
     Requests under way are cancelled.
     """
-    from aegaeon.supervisor.instances import clear_dead, find_instance
+    from aegaeon.instances.records import clear_dead, find_instance
 
     name = instance_name(instance)
     record = find_instance(name)
@@ -67,7 +67,7 @@ def _signal(record: InstanceRecord, number: signal.Signals) -> None:
 
 def _gone(record: InstanceRecord, timeout_s: float) -> bool:
     """Whether the supervisor ends in time, and with it its name and every daemon."""
-    from aegaeon.supervisor.instances import find_instance
+    from aegaeon.instances.records import find_instance
 
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

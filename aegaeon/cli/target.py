@@ -27,7 +27,7 @@ class Target:
 
 def instance_name(instance: str | None) -> str:
     """The instance that is meant where none is named."""
-    from aegaeon.supervisor.instances import DEFAULT_INSTANCE
+    from aegaeon.instances.records import DEFAULT_INSTANCE
 
     return instance or os.environ.get("AEGAEON_INSTANCE") or DEFAULT_INSTANCE
 
@@ -37,7 +37,7 @@ def find_target(address: str | None, instance: str | None) -> Target:
 
     Raises ConfigError, NotRunningError.
     """
-    from aegaeon.supervisor.instances import find_instance
+    from aegaeon.instances.records import find_instance
 
     if address and instance:
         raise ConfigError("--address and --instance name two clusters; give one of them")

@@ -71,6 +71,24 @@ def test_status_tells_programs(instance: Command, capsys: pytest.CaptureFixture[
     assert httpx.get(f"{found['url']}/ready").json()["models"] == ["long", "short"]
 
 
+def test_a_gateway_that_dies_is_back_at_its_address(
+    instance: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--json"]) == 0
+    url = json.loads(capsys.readouterr().out)["url"]
+    [gateway] = [p for p in instance.surroundings.processes() if "aegaeon.http" in p.cmdline()]
+    gateway.kill()
+    gateway.wait(10)
+
+    def ready() -> bool:
+        try:
+            return httpx.get(f"{url}/ready").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    until(ready, 60, "the gateway is back")
+
+
 def test_sigterm_ends_it_and_nothing_is_left(alone: Command, text_specs: list[ModelSpec]) -> None:
     model = f"{text_specs[0].name}={text_specs[0].path()}"
     process = alone.start("start", model, *alone.sizes, "--no-logs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aegaeon.client.policies import Policies
@@ -26,9 +26,10 @@ class GatewayPlan:
     https_client_ca: Path | None = None
 
     @property
-    def scheme(self) -> str:
-        """Of its URL."""
-        return "http" if self.https_cert is None else "https"
+    def url(self) -> str:
+        """Where clients find it."""
+        scheme = "http" if self.https_cert is None else "https"
+        return f"{scheme}://{self._host}:{self.port}"
 
     def flags(self, insecure_bind: bool) -> tuple[str, ...]:
         """Of ``aegaeon-gateway``."""
@@ -42,34 +43,39 @@ class GatewayPlan:
         insecure = ("--insecure-bind",) if insecure_bind else ()
         return ("--host", self.host, "--port", str(self.port), *given, *insecure)
 
-    def check(self, insecure_bind: bool) -> None:
-        """Raise ConfigError for what would make it fail, before models are loaded for it."""
+    def checked(self, insecure_bind: bool) -> GatewayPlan:
+        """With a port that is free now, which a restart then has again. Raises ConfigError for what
+        would make it fail, before models are loaded for it."""
         if any(importlib.util.find_spec(name) is None for name in ("fastapi", "uvicorn")):
             raise ConfigError(
                 "the gateway needs packages that are not installed: "
                 "pip install 'aegaeon-grpc[gateway]', or start without it: --no-gateway"
             )
-        host = f"[{self.host}]" if ":" in self.host else self.host
         closed = self.keys_file is not None or self.https_client_ca is not None
         check_reach(
-            f"{host}:{self.port}",
+            f"{self._host}:{self.port}",
             insecure_bind,
             encrypted=self.https_cert is not None,
             closed=closed,
         )
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
-            socket.create_server((self.host, self.port), family=family).close()
+            with socket.create_server((self.host, self.port), family=family) as free:
+                return replace(self, port=free.getsockname()[1])
         except OSError as error:
             raise ConfigError(
                 f"the gateway cannot listen on {self.host}:{self.port}: {error.strerror}; choose "
                 "another --port (0: any free one)"
             ) from error
 
+    @property
+    def _host(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
 
 @dataclass(frozen=True)
 class InstancePlan:
-    """Everything that `Supervisor` starts."""
+    """Everything that a `RunningInstance` starts."""
 
     instance: str
     nodes: tuple[NodeConfig, ...]
@@ -86,10 +92,15 @@ class InstancePlan:
     log_dir: Path | None
     #: To get ready, in seconds.
     timeout_s: float
+    #: So many times a minute a daemon that dies is started again.
+    restarts: int
 
-    def check(self) -> None:
-        """Raise ConfigError for addresses that cannot be served."""
-        if self.gateway is not None:
-            self.gateway.check(self.insecure_bind)
+    def checked_gateway(self) -> GatewayPlan | None:
+        """The gateway with its real port. Raises ConfigError for what cannot be served."""
         if self.listen is not None and not self.listen.startswith("unix:"):
+            if self.listen.endswith(":0"):
+                raise ConfigError(
+                    f"--scheduler-listen {self.listen}: name a port, which a restart has again"
+                )
             check_reach(self.listen, self.insecure_bind, encrypted=False, closed=False)
+        return None if self.gateway is None else self.gateway.checked(self.insecure_bind)

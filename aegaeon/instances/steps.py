@@ -10,8 +10,8 @@ from typing import TextIO
 
 from aegaeon.deployment import DeployProgress
 from aegaeon.errors import AegaeonError, ConfigError
+from aegaeon.instances.records import InstanceRecord
 from aegaeon.rpc.status import from_detail, to_detail
-from aegaeon.supervisor.instances import InstanceRecord
 from aegaeon.v1 import errors_pb2
 
 

@@ -14,12 +14,12 @@ from aegaeon.client.connection import Connection
 from aegaeon.client.loop_thread import LoopThread
 from aegaeon.client.startup import initialise
 from aegaeon.errors import ConfigError
+from aegaeon.instances.plan import GatewayPlan, InstancePlan
+from aegaeon.instances.records import InstanceFolder, InstanceRecord
+from aegaeon.instances.steps import Report, Step
 from aegaeon.local.cluster import LocalCluster
 from aegaeon.local.setup import LocalSetup
 from aegaeon.security.settings import PLAIN
-from aegaeon.supervisor.instances import InstanceFolder, InstanceRecord
-from aegaeon.supervisor.plan import InstancePlan
-from aegaeon.supervisor.steps import Report, Step
 
 _WATCH_S = 0.2
 
@@ -28,7 +28,7 @@ class StoppedError(Exception):
     """It was told to stop while it started."""
 
 
-class Supervisor:
+class RunningInstance:
     """Serves when it is made; raises with nothing left behind. ``close`` is idempotent.
 
     ``report`` is told every step; it is called from several threads. Once ``stop`` is set, a start
@@ -38,14 +38,14 @@ class Supervisor:
     def __init__(self, plan: InstancePlan, report: Report, stop: threading.Event) -> None:
         self._plan, self._report, self._stop = plan, report, stop
         deadline = time.monotonic() + plan.timeout_s
-        plan.check()
+        gateway = plan.checked_gateway()
         self._folder = InstanceFolder(plan.instance)
         self._cluster: LocalCluster | None = None
         self._loop: LoopThread | None = None
         self.record = InstanceRecord(plan.instance, os.getpid(), time.time())
         try:
             self._folder.write(self.record)
-            self._start(deadline)
+            self._start(gateway, deadline)
         except BaseException:
             self.close()
             raise
@@ -74,17 +74,18 @@ class Supervisor:
             cluster.stop()
         self._folder.remove()
 
-    def _start(self, deadline: float) -> None:
+    def _start(self, gateway: GatewayPlan | None, deadline: float) -> None:
         plan = self._plan
         self._cluster = LocalCluster(
             plan.nodes,
             plan.policies.scheduling,
             deadline,
+            plan.restarts,
             LocalSetup(
                 listen=plan.listen,
                 insecure_bind=plan.insecure_bind,
                 metrics_port=plan.metrics_port,
-                gateway_flags=plan.gateway.flags(plan.insecure_bind) if plan.gateway else None,
+                gateway_flags=gateway.flags(plan.insecure_bind) if gateway else None,
                 log_dir=None if plan.log_dir is None else _folder(plan.log_dir),
                 on_step=self._on_daemon,
                 on_wait=self._on_wait,
@@ -93,11 +94,11 @@ class Supervisor:
         self.record = replace(
             self.record,
             address=self._cluster.address,
-            url=f"{plan.gateway.scheme}://{self._cluster.gateway_address}" if plan.gateway else "",
+            url=gateway.url if gateway else "",
             log_dir=str(self._cluster.log_dir),
         )
         self._folder.write(self.record)
-        self._loop = LoopThread("aegaeon-supervisor")
+        self._loop = LoopThread("aegaeon-instance")
         self._loop.run(self._initialise(deadline))
         self.record = replace(self.record, ready=True)
         self._folder.write(self.record)

@@ -1,0 +1,1 @@
+"""Named instances: scheduler, workers and gateway of one machine, kept by one process."""

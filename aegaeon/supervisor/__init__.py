@@ -1,1 +1,0 @@
-"""Running a named instance: scheduler, workers and gateway of one machine, as one process."""
