@@ -32,13 +32,15 @@ def until(condition: Callable[[], object], timeout_s: float = 20.0, what: str = 
 class Daemon:
     """A running ``aegaeon_scheduler`` or ``aegaeon_worker``."""
 
-    def __init__(self, module: str, flags: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, module: str, flags: Sequence[str], log: Path, prefix: Sequence[str] = ()
+    ) -> None:
         self.log = log
         self.address = ""
         self._ready, write = os.pipe()
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *flags, "--ready-fd", str(write)],
+                [*prefix, sys.executable, "-m", module, *flags, "--ready-fd", str(write)],
                 pass_fds=(write,),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -99,7 +101,7 @@ class Daemons:
             "aegaeon_scheduler", {"listen": listen or f"unix:{self._folder}/s", **flags}
         ).wait_ready()
 
-    def worker(self, scheduler: str, **flags: object) -> Daemon:
+    def worker(self, scheduler: str, *, prefix: Sequence[str] = (), **flags: object) -> Daemon:
         """A worker that may not serve yet; its device holds one tiny model."""
         defaults = {
             "scheduler": scheduler,
@@ -112,14 +114,15 @@ class Daemons:
             "device_memory_bytes": 64 << 20,
             "threads": 1,
         }
-        return self.start("aegaeon_worker", {**defaults, **flags})
+        return self.start("aegaeon_worker", {**defaults, **flags}, prefix)
 
-    def start(self, module: str, flags: Mapping[str, object]) -> Daemon:
+    def start(self, module: str, flags: Mapping[str, object], prefix: Sequence[str] = ()) -> Daemon:
+        """Any daemon; ``prefix`` are the words of a command that runs it."""
         words = [
             word for key, value in flags.items() for word in (f"--{key.replace('_', '-')}", value)
         ]
         log = self._folder / f"{len(self._started)}.log"
-        daemon = Daemon(module, [str(word) for word in words], log)
+        daemon = Daemon(module, [str(word) for word in words if word is not True], log, prefix)
         self._started.append(daemon)
         return daemon
 

@@ -13,6 +13,7 @@ from aegaeon.model_spec import ModelSpec
 from aegaeon.v1 import cluster_pb2
 from tests.integration.daemons import Daemon, Daemons, running_daemons
 from tests.integration.models import tiny_model
+from tests.integration.network import Network
 from tests.integration.workload import MIB, tiny_node
 
 #: A worker's lease, in seconds: longer than a test stops one.
@@ -40,6 +41,7 @@ class TwoNodes:
     scheduler: Daemon
     models: Sequence[ModelSpec]
     shm_dirs: Mapping[str, Path]
+    network: Network | None = None
     workers: dict[str, Daemon] = field(default_factory=dict)
 
     def start(self, engine: str, role: str) -> Daemon:
@@ -47,7 +49,9 @@ class TwoNodes:
         node, _, index = engine.partition("/")
         self.workers[engine] = self.daemons.worker(
             self.scheduler.address,
-            listen="127.0.0.1:0",
+            prefix=self.network.command(node) if self.network else (),
+            listen=f"{self.network.host(node)}:0" if self.network else "127.0.0.1:0",
+            insecure_bind=True,
             node_id=node,
             worker_index=index,
             role=role,
@@ -79,16 +83,23 @@ class TwoNodes:
 
 @contextmanager
 def two_nodes(
-    folder: Path, shm_dir: Path, models: Sequence[ModelSpec], policy: str = "deadline"
+    folder: Path,
+    shm_dir: Path,
+    models: Sequence[ModelSpec],
+    policy: str = "deadline",
+    network: Network | None = None,
 ) -> Iterator[TwoNodes]:
-    """A scheduler, and two nodes whose shared memory is not the same."""
+    """A scheduler, and two nodes whose shared memory, and perhaps network, is not the same."""
     with (
         tempfile.TemporaryDirectory(dir=shm_dir) as a,
         tempfile.TemporaryDirectory(dir=shm_dir) as b,
     ):
         with running_daemons(folder, shm_dir) as daemons:
-            scheduler = daemons.scheduler("127.0.0.1:0", policy=policy, lease_ttl_ms=LEASE_S * 1000)
-            yield TwoNodes(daemons, scheduler, models, {"a": Path(a), "b": Path(b)})
+            # A socket file is reached from every network.
+            listen = "" if network else "127.0.0.1:0"
+            scheduler = daemons.scheduler(listen, policy=policy, lease_ttl_ms=LEASE_S * 1000)
+            shm_dirs = {"a": Path(a), "b": Path(b)}
+            yield TwoNodes(daemons, scheduler, models, shm_dirs, network)
         left = sorted(str(path) for name in (a, b) for path in Path(name).rglob("*"))
     assert left == []
 
