@@ -143,7 +143,9 @@ class FetchMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_the_scheduler(self) -> None:
+        """The next one gives other sequences the same numbers."""
         self.target.memory.free_all()
+        self.source.memory.free_all()
         self.sent.clear()
 
     def note(self) -> None:

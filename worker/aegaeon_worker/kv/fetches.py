@@ -42,8 +42,8 @@ class Fetches:
         self._table = table
         self._carry = carry
         self._waiting: deque[tuple[SequenceEntry, Arrival]] = deque()
-        self._running: set[Arrival] = set()
-        self._outcomes: list[Fetched] = []
+        self._running: dict[Arrival, SequenceEntry] = {}
+        self._outcomes: list[tuple[SequenceEntry, Fetched]] = []
 
     def begin(self, entry: SequenceEntry) -> None:
         """Have a new sequence's KV fetched, if it is on another node."""
@@ -53,27 +53,26 @@ class Fetches:
 
     def ended(self, arrival: Arrival, transfer_ns: int, interruptions: int) -> None:
         """A transfer is over, however it went, and writes no more."""
-        self._running.discard(arrival)
-        entry = self._table.get(arrival.sequence)
-        if entry is not None:
+        entry = self._running.pop(arrival, None)
+        if entry is not None:  # else it was begun for an engine that has been replaced
             self._conclude(entry, arrival, transfer_ns, interruptions)
         self._start()
 
     def take_outcomes(self) -> list[Fetched]:
         """Fetches that have ended since the last call, but not those of sequences that have."""
         outcomes, self._outcomes = self._outcomes, []
-        return [outcome for outcome in outcomes if outcome.sequence in self._table]
+        return [fetched for entry, fetched in outcomes if self._lives(entry)]
 
     def _start(self) -> None:
         while self._waiting and len(self._running) < _MOST_AT_ONCE:
             entry, arrival = self._waiting.popleft()
-            if self._table.get(entry.sequence) is not entry:
+            if not self._lives(entry):
                 continue
             if self._carry is None or not self._make_room(entry, arrival):
                 arrival.close()
                 self._conclude(entry, arrival, 0, 0)
                 continue
-            self._running.add(arrival)
+            self._running[arrival] = entry
             self._carry(arrival)
 
     def _make_room(self, entry: SequenceEntry, arrival: Arrival) -> bool:
@@ -86,9 +85,14 @@ class Fetches:
     def _conclude(
         self, entry: SequenceEntry, arrival: Arrival, transfer_ns: int, interruptions: int
     ) -> None:
+        if not self._lives(entry):
+            return
         tokens = 0
         if entry.kv.arrival is arrival:
             tokens = entry.model.kv.imports.keep(entry.kv, arrival)
-        self._outcomes.append(
-            Fetched(entry.sequence, tokens, arrival.received, transfer_ns, interruptions)
-        )
+        fetched = Fetched(entry.sequence, tokens, arrival.received, transfer_ns, interruptions)
+        self._outcomes.append((entry, fetched))
+
+    def _lives(self, entry: SequenceEntry) -> bool:
+        """Whether it has not ended; another sequence of its number may exist by now."""
+        return self._table.get(entry.sequence) is entry
