@@ -11,7 +11,13 @@ from aegaeon.client.connection import Connection
 from aegaeon.client.policies import Policies
 from aegaeon.client.session import RESUME_WINDOW_S
 from aegaeon.deployment import DeployOutcome, DeployProgress
-from aegaeon.errors import PreconditionError, RequestTimeoutError, UnavailableError
+from aegaeon.errors import (
+    AegaeonError,
+    ErrorReason,
+    PreconditionError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 from aegaeon.model_spec import ModelSpec
 from aegaeon.node_config import NodeConfig
 
@@ -83,11 +89,21 @@ async def _deploy_patiently(
     give_up = time.monotonic() + RESUME_WINDOW_S
     while True:
         try:
-            return await connection.deploy(
+            outcome = await connection.deploy(
                 spec, node_ids=node_ids, on_progress=lambda step: on_progress(spec.name, step)
             )
-        except UnavailableError as error:
-            if time.monotonic() >= give_up:
+            problems: list[AegaeonError] = list(outcome.failed.values())
+            if not any(map(_may_pass, problems)) or time.monotonic() >= give_up:
+                return outcome
+        except AegaeonError as error:
+            if not _may_pass(error) or time.monotonic() >= give_up:
                 raise
-            _log.warning("deploying %s again: %s", spec.name, error)
+            problems = [error]
+        _log.warning("deploying %s again: %s", spec.name, problems[0])
         await asyncio.sleep(_RETRY_S)
+
+
+def _may_pass(error: AegaeonError) -> bool:
+    """Whether a worker that was there a moment ago is missing."""
+    lost = error.reason in (ErrorReason.TOPOLOGY_INVALID, ErrorReason.WORKER_LOST)
+    return lost or isinstance(error, UnavailableError)

@@ -31,7 +31,10 @@ class YamlDocument:
 
 def parse_yaml(text: str, source: str) -> YamlDocument:
     """Parse one document. ``source`` names it in errors. Raises ConfigError."""
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError as error:  # characters that YAML does not have
+        raise ConfigError(f"{source}: not valid YAML: {error}") from error
     try:
         root = loader.get_single_node()
         lines: dict[KeyPath, int] = {}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 
 from aegaeon.rpc.authorized import AuthorizedChannel
 from aegaeon.rpc.key_check import KeyCheck
+from aegaeon.rpc.well_formed import WellFormed
 from aegaeon.security.guard import Guard
 from aegaeon.security.settings import PLAIN, SecuritySettings
 from aegaeon.security.tls import channel_credentials
@@ -65,7 +68,9 @@ def channel_options() -> list[tuple[str, int]]:
 
 def make_server(settings: SecuritySettings = PLAIN) -> grpc.aio.Server:
     """A server that asks for keys if there is a file of them. Raises ConfigError."""
-    checks = [] if settings.keys_file is None else [KeyCheck(Guard(settings.keys_file))]
+    checks: list[Any] = [WellFormed()]
+    if settings.keys_file is not None:
+        checks.insert(0, KeyCheck(Guard(settings.keys_file)))
     return grpc.aio.server(options=server_options(), interceptors=checks)
 
 

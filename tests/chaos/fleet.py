@@ -150,8 +150,9 @@ class Fleet:
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal, if somebody is there."""
         with self._lock:
-            if self.daemons[name].pid:
-                os.kill(self.daemons[name].pid, number)
+            if pid := self.daemons[name].pid:
+                with contextlib.suppress(ProcessLookupError):  # its end is being told just now
+                    os.kill(pid, number)
 
     def flag(self, name: str, text: str | None) -> None:
         """Set or clear a fault of the machine."""

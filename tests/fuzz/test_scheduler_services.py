@@ -15,6 +15,7 @@ from tests.fuzz.messages import random_message
 from tests.scheduler.conftest import Start, until
 from tests.scheduler.requests import generate_request
 from tests.scheduler.stub_model import answer
+from tests.scheduler.stub_settings import StubSettings
 from tests.scheduler.test_generate import collect
 
 METHODS: list[MethodDescriptor] = [
@@ -23,9 +24,12 @@ METHODS: list[MethodDescriptor] = [
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]
-#: What a call may end with; UNKNOWN would be an exception that nobody foresaw. gRPC itself answers
-#: bytes that are no message of the type with INTERNAL.
-UNFORESEEN = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED}
+#: What a call never ends with: exceptions that nobody foresaw.
+UNFORESEEN = {
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INTERNAL,
+}
 CALL_S = 0.1
 #: Cases at once, and cases between two looks at the ledgers.
 TOGETHER = 16
@@ -54,11 +58,12 @@ async def send(channel: grpc.aio.Channel, chance: random.Random) -> None:
         else:
             await running
     except grpc.aio.AioRpcError as error:
-        code, where = error.code(), f"{method.full_name}: {error.code()}: {error.details()}"
+        code, text = error.code(), error.details()
     else:
         return
-    assert code not in UNFORESEEN, where
-    assert not sound or code is not grpc.StatusCode.INTERNAL, where
+    # gRPC's own name for a write that meets a stream which has just ended.
+    met_the_end = method.client_streaming and text == "Internal error from Core"
+    assert met_the_end or code not in UNFORESEEN, f"{method.full_name}: {code}: {text}"
 
 
 async def test_the_scheduler_foresees_everything(start: Start) -> None:
@@ -77,10 +82,11 @@ async def test_the_scheduler_foresees_everything(start: Start) -> None:
                 harness.assert_empty()
                 if harness.workers[-1].epoch not in state.engines:
                     await harness.worker()
-    if harness.workers[-1].epoch not in state.engines:
-        await harness.worker()
+    # Drains are among what was sent.
+    _ = [m async for m in harness.cluster.Drain(cluster_pb2.DrainRequest(resume=True))]
+    await harness.worker(StubSettings(node_id="new"))
     spec = model_pb2.ModelSpec(name="a new one", path="/models/m")
-    request = model_pb2.DeployModelRequest(spec=spec, node_ids=["n0"])
+    request = model_pb2.DeployModelRequest(spec=spec, node_ids=["new"])
     assert [m async for m in harness.models.DeployModel(request)]
     tokens, _ = await collect(harness, generate_request((3,), 20, "a new one"))
     assert tokens == answer((3,), 20)

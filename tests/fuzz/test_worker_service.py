@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from aegaeon.rpc.channel import open_channel, server_options
+from aegaeon.rpc.channel import make_server, open_channel
 from aegaeon.v1 import inference_pb2, model_pb2, worker_pb2, worker_pb2_grpc
 from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.service.servicer import WorkerServicer
@@ -35,8 +35,8 @@ Command = worker_pb2.ExecuteRequest
 async def serving(folder: Path, shm_dir: Path) -> AsyncIterator[tuple[WorkerParts, str]]:
     config = EngineHarness(shm_dir, device_memory_bytes=64 << 20, cpu_slab_bytes=1 << 20).config
     parts = WorkerParts(config)
-    server = grpc.aio.server(options=server_options())
-    servicer = WorkerServicer(parts.engine, parts.thread, parts.preparer)
+    server = make_server()
+    servicer = WorkerServicer(lambda: parts.status, parts.thread.submit, parts.preparer)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     address = f"unix:{folder}/w"
     server.add_insecure_port(address)

@@ -27,6 +27,8 @@ from aegaeon_scheduler.core.values import (
 _log = logging.getLogger(__name__)
 
 _VERSION = 1
+#: What reading a file leads to that no scheduler wrote.
+NONSENSE = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 #: Changes within this time are written together, in seconds.
 _DELAY_S = 0.05
 
@@ -57,7 +59,7 @@ class StateFile:
             self._written = decode(self._path.read_text())
         except FileNotFoundError:
             return SavedCluster()
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except NONSENSE as error:
             aside = self._path.with_name(self._path.name + ".broken")
             self._path.replace(aside)
             _log.error(
@@ -109,8 +111,7 @@ def encode(known: SavedCluster) -> str:
 
 
 def decode(text: str) -> SavedCluster:
-    """The opposite. Raises ValueError, TypeError, KeyError or RecursionError for
-    anything else."""
+    """The opposite. Raises one of `NONSENSE` for anything else."""
     data = json.loads(text)
     if not isinstance(data, dict) or data["version"] != _VERSION:
         raise ValueError("it is of another version")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from aegaeon.errors import AegaeonError, ErrorReason, InvalidRequestError, PreconditionError
 from aegaeon.v1 import cluster_pb2
 from aegaeon_scheduler.core.engine import Engine
@@ -15,6 +17,11 @@ from aegaeon_scheduler.core.values import (
     PlacementPolicy,
     RoutingPolicy,
 )
+
+_COUNTS = ("num_engines", "num_prefill_engines", "num_decode_engines", "tensor_parallel_size")
+_MAX_COUNT = 1_024
+
+_Policy = TypeVar("_Policy", PlacementPolicy, RoutingPolicy)
 
 
 def topology(request: cluster_pb2.ApplyTopologyRequest) -> TopologyApplied:
@@ -39,8 +46,8 @@ def topology(request: cluster_pb2.ApplyTopologyRequest) -> TopologyApplied:
         raise _field("decode_work_stealing_min_batch_gap", gap, "0 for none, or at least 2")
     return TopologyApplied(
         nodes,
-        PlacementPolicy(request.placement_policy or PlacementPolicy.LEAST_LOADED),
-        RoutingPolicy(request.routing_policy or RoutingPolicy.LEAST_OUTSTANDING),
+        _policy("placement_policy", request.placement_policy, PlacementPolicy.LEAST_LOADED),
+        _policy("routing_policy", request.routing_policy, RoutingPolicy.LEAST_OUTSTANDING),
         gap,
     )
 
@@ -118,6 +125,9 @@ def _engines(node: NodeExpectation) -> list[tuple[int, EngineRole]]:
 def _expectation(node: cluster_pb2.NodeTopology) -> NodeExpectation:
     if not node.node_id:
         raise _field("nodes.node_id", "empty", "the id under which workers register")
+    for name in _COUNTS:
+        if (count := getattr(node, name)) > _MAX_COUNT:
+            raise _field(f"nodes.{name}", count, f"at most {_MAX_COUNT}")
     prefill, decode = node.num_prefill_engines, node.num_decode_engines
     if node.num_engines and (prefill or decode):
         raise _field("nodes.num_engines", node.num_engines, "0 beside dedicated engines")
@@ -133,6 +143,13 @@ def _expectation(node: cluster_pb2.NodeTopology) -> NodeExpectation:
         node.weight_cache_bytes,
         node.tensor_parallel_size or 1,
     )
+
+
+def _policy(name: str, number: int, default: _Policy) -> _Policy:
+    try:
+        return type(default)(number or default)
+    except ValueError:
+        raise _field(name, number, "a policy of this contract version") from None
 
 
 def _field(name: str, value: object, rule: str) -> AegaeonError:

@@ -124,7 +124,11 @@ def _weight_files(path: Path) -> tuple[tuple[Path, ...], dict[str, Path]]:
     if not files:
         raise ModelLoadError(index, "names no weight file")
     for file in files:
-        if not file.is_file():
+        try:
+            there = file.is_file()
+        except OSError as error:  # such as a name that is too long
+            raise ModelLoadError(index, f"names a file that cannot be: {error}") from error
+        if not there:
             raise ModelLoadError(file, f"missing, although {INDEX_FILE} names it")
     return files, expected
 
