@@ -51,6 +51,7 @@ def _to_spec(entry: ModelEntry, folder: Path) -> ModelSpec:
         params=entry.params,
         id=entry.id,
         tool_parser=entry.tool_parser,
+        prefix_caching=entry.prefix_caching,
     )
 
 

@@ -31,6 +31,8 @@ class ModelSpec:
     #: which are `DEFAULT_TTFT_SLO_S` and `DEFAULT_TPOT_SLO_S` unless it was told otherwise.
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
+    #: Requests that begin with the same tokens share the KV of these.
+    prefix_caching: bool = True
     #: Parameters in units of 2^30, as in the YAML file.
     params: float | None = None
     id: int | str | None = None

@@ -45,6 +45,11 @@ class Request:
     #: They decide what goes first; a late token still comes. None means the model's.
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
+    #: Uses KV that requests with the same beginning have left, and leaves its own for others.
+    prefix_caching: bool = True
+    #: Requests share KV with those of the same salt alone: give each tenant its own where the time
+    #: to the first token must not tell what others have asked. At most 256 bytes.
+    cache_salt: str = ""
     #: How tokens are chosen; None takes the most probable ones.
     sampling: SamplingParams | None = None
 

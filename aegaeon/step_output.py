@@ -25,3 +25,5 @@ class StepOutput(NamedTuple):
     logprob: float | None = None
     #: The same of the most probable tokens there, the most probable first, by id.
     top_logprobs: dict[int, float] | None = None
+    #: On the last token: tokens of the prompt whose KV was there already.
+    cached_tokens: int = 0

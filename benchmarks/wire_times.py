@@ -66,7 +66,7 @@ async def _measure(
 ) -> WireTimes:
     blocks = slabs.take(block_nbytes, num_blocks)
     spans = []
-    for run in runs_of(blocks, 0):
+    for run in runs_of((block, 0) for block in blocks):
         view = slabs.view(HostBlock(run.slab, run.first_block), run.num_blocks, block_nbytes)
         view.zero_()
         spans.append(Span(view.data_ptr(), run.num_blocks * block_nbytes))

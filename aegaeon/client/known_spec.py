@@ -25,6 +25,7 @@ class SpecChanges:
     dtype: DTypeName | None = None
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
+    prefix_caching: bool | None = None
 
 
 async def completed_spec(connection: Connection, name: str, changes: SpecChanges) -> ModelSpec:
@@ -33,6 +34,7 @@ async def completed_spec(connection: Connection, name: str, changes: SpecChanges
         known = (await connection.get_model(name)).spec
     except NotFoundError:
         known = model_pb2.ModelSpec()
+    sharing = changes.prefix_caching
     return ModelSpec(
         name=name,
         model_path=changes.path or known.path or None,
@@ -41,4 +43,5 @@ async def completed_spec(connection: Connection, name: str, changes: SpecChanges
         trust_remote_code=known.trust_remote_code,
         ttft_slo_s=changes.ttft_slo_s or known.ttft_slo_ns / 1e9 or None,
         tpot_slo_s=changes.tpot_slo_s or known.tpot_slo_ns / 1e9 or None,
+        prefix_caching=not known.no_prefix_caching if sharing is None else sharing,
     )

@@ -15,6 +15,7 @@ from aegaeon.step_output import FinishReason
 from aegaeon.v1 import inference_pb2, model_pb2
 
 _MAX_LABEL_BYTES = 256
+_MAX_SALT_BYTES = 256
 _MAX_PRIORITY = 8
 _MIN_SLO_S = 1e-4
 _MAX_SLO_S = 86_400
@@ -58,6 +59,8 @@ def to_generate_request(request: Request) -> inference_pb2.GenerateRequest:
         ttft_slo_ns=slo_ns("ttft_slo_s", request.ttft_slo_s),
         tpot_slo_ns=slo_ns("tpot_slo_s", request.tpot_slo_s),
         sampling=to_sampling(request.sampling),
+        no_prefix_caching=not request.prefix_caching,
+        cache_salt=_cache_salt(request.cache_salt),
     )
     size = message.ByteSize() + _ENVELOPE_BYTES
     if size > MAX_MESSAGE_BYTES:
@@ -96,6 +99,14 @@ def _priority(value: int) -> int:
             "priority", value, f"expected an integer from {-_MAX_PRIORITY} to {_MAX_PRIORITY}"
         )
     return value
+
+
+def _cache_salt(salt: str) -> str:
+    if not isinstance(salt, str):
+        raise invalid("cache_salt", salt, "expected text")
+    if len(salt.encode()) > _MAX_SALT_BYTES:
+        raise invalid("cache_salt", salt, f"at most {_MAX_SALT_BYTES} bytes")
+    return salt
 
 
 def _stop_conditions(request: Request, max_model_len: int) -> inference_pb2.StopConditions:
@@ -147,4 +158,5 @@ def to_model_spec(spec: ModelSpec) -> model_pb2.ModelSpec:
         trust_remote_code=spec.trust_remote_code,
         ttft_slo_ns=slo_ns("ttft_slo_s", spec.ttft_slo_s),
         tpot_slo_ns=slo_ns("tpot_slo_s", spec.tpot_slo_s),
+        no_prefix_caching=not spec.prefix_caching,
     )

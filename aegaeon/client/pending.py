@@ -26,6 +26,8 @@ class PendingRequest:
         self.steps: list[StepOutput] = []
         #: Fires after its deadline, unless it has ended by then.
         self.expiry: asyncio.TimerHandle | None = None
+        #: Tokens of the prompt whose KV was there already; known with the first token.
+        self.cached_tokens = 0
         self._error: AegaeonError | None = None
         self._request = request
         self._timeout_ns = timeout_ns
@@ -115,7 +117,9 @@ class PendingRequest:
     def finish(self, reason: FinishReason) -> None:
         """End it well."""
         if self.steps:
-            self.steps[-1] = self.steps[-1]._replace(finish_reason=reason)
+            self.steps[-1] = self.steps[-1]._replace(
+                finish_reason=reason, cached_tokens=self.cached_tokens
+            )
         self._end()
 
     def fail(self, error: AegaeonError) -> None:

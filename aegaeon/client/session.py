@@ -174,6 +174,10 @@ class Session:
 
     def _take_tokens(self, response: inference_pb2.SessionResponse) -> None:
         get = self._pending.get
+        cached = zip(response.cached_stream_ids, response.cached_tokens, strict=True)
+        for stream_id, count in cached:
+            if (pending := get(stream_id)) is not None:
+                pending.cached_tokens = count
         if response.HasField("log_probabilities"):
             for stream_id, step in steps_with_log_probabilities(response):
                 pending = get(stream_id)

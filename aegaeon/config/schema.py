@@ -89,6 +89,8 @@ class ModelEntry(_Section):
     ttft_slo_s: Seconds = 10.0
     #: Objective for the time per further token, in seconds; as above.
     tpot_slo_s: Seconds = 0.1
+    #: Requests that begin with the same tokens share the KV of these.
+    prefix_caching: bool = True
 
 
 class DeviceEntry(_Section):

@@ -35,11 +35,14 @@ class Answer:
         self._include_usage = body.include_usage
         self._token_ids = body.return_token_ids
         self._prompts = prompts
+        self._cached: dict[int, int] = {}
         self._id = f"{self.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
     def whole(self, outputs: Sequence[Output]) -> dict[str, Any]:
         """The response that is not streamed."""
+        for index, output in enumerate(outputs):
+            self._note_cached(index, output)
         choices = [self._choice(index, output) for index, output in enumerate(outputs)]
         completion = sum(len(output.steps) for output in outputs)
         return {
@@ -56,6 +59,7 @@ class Answer:
             yield event(self._chunk([choice]) | self._prompt_ids())
         async for index, delta in deltas:
             completion += len(delta.steps)
+            self._note_cached(index, delta)
             part = self._part(index, delta)
             if part is not None:
                 yield event(self._chunk([part]))
@@ -70,12 +74,20 @@ class Answer:
         usage = {"usage": None} if self._include_usage else {}
         return {**self._head(self.chunk_kind), "choices": choices, **usage}
 
-    def _usage(self, completion: int) -> dict[str, int]:
+    def _note_cached(self, index: int, told: Delta | Output) -> None:
+        """Of several answers to a prompt only the first one's count: the others find its tokens."""
+        if told.finish_reason is not None:
+            prompt = index // self._n
+            known = self._cached.get(prompt, told.cached_tokens)
+            self._cached[prompt] = min(known, told.cached_tokens)
+
+    def _usage(self, completion: int) -> dict[str, Any]:
         prompt = sum(len(ids) for ids in self._prompts)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": sum(self._cached.values())},
         }
 
     def _ids(self, steps: Sequence[StepOutput]) -> dict[str, Any]:

@@ -20,7 +20,12 @@ from aegaeon.http.schemas import DeployBody
 async def deploy(gateway: Gateway, body: DeployBody) -> dict[str, Any]:
     """Deploy; the outcome per node. With nothing ready at the end, an error of status 507."""
     changes = SpecChanges(
-        body.path, body.max_model_len, body.dtype, body.ttft_slo_s, body.tpot_slo_s
+        body.path,
+        body.max_model_len,
+        body.dtype,
+        body.ttft_slo_s,
+        body.tpot_slo_s,
+        body.prefix_caching,
     )
     spec = await completed_spec(gateway.connection, body.model, changes)
     try:

@@ -29,6 +29,8 @@ class Delta(NamedTuple):
     text: str
     steps: Sequence[StepOutput]
     finish_reason: FinishReason | None = None
+    #: Of the last one: tokens of the prompt that had been computed before.
+    cached_tokens: int = 0
 
 
 @dataclass
@@ -38,12 +40,14 @@ class Output:
     text: str = ""
     steps: list[StepOutput] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    cached_tokens: int = 0
 
     def add(self, delta: Delta) -> None:
         """Append."""
         self.text += delta.text
         self.steps += delta.steps
         self.finish_reason = delta.finish_reason
+        self.cached_tokens = delta.cached_tokens
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Generation:
             count, text = self._take([step.new_token_id for step in steps])
             if self._stops.found is not None:
                 self.close()
-                yield Delta(text, steps[:count], "stop")
+                yield Delta(text, steps[:count], "stop", self._pending.cached_tokens)
                 return
             reason = steps[-1].finish_reason
             if reason is not None:
@@ -151,8 +155,8 @@ class Generation:
         """The end, with the text that was held back."""
         text += self._stops.feed(self._detokenizer.finish())
         if self._stops.found is not None:
-            return Delta(text, steps, "stop")
-        return Delta(text + self._stops.finish(), steps, reason)
+            return Delta(text, steps, "stop", self._pending.cached_tokens)
+        return Delta(text + self._stops.finish(), steps, reason, self._pending.cached_tokens)
 
 
 def _request(
@@ -186,6 +190,8 @@ def _request(
         min_tokens=body.min_tokens,
         ignore_eos=body.ignore_eos,
         priority=body.priority,
+        prefix_caching=body.prefix_caching,
+        cache_salt=body.cache_salt or "",
         sampling=sampling_of(body, number, form.constraint),
     )
 

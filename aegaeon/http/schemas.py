@@ -16,6 +16,8 @@ from aegaeon.model_spec import DTypeName
 
 #: Sequences that one request may ask for: prompts times ``n``.
 MAX_CHOICES = 128
+#: Characters of a cache salt; four bytes each at most.
+MAX_SALT = 64
 _MAX_STOP_STRINGS = 16
 _MAX_STOP_LENGTH = 1024
 
@@ -49,8 +51,10 @@ class GenerationBody(FormBody):
     #: A label of the caller's, shown with the request in logs and events.
     user: Annotated[str, Field(max_length=64)] | None = None
     # Beyond OpenAI.
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
     ignore_eos: bool = False
     min_tokens: Annotated[int, Field(ge=0, le=2**31)] = 0
+    prefix_caching: bool = True
     priority: Annotated[int, Field(ge=-8, le=8)] = 0
     return_token_ids: bool = False
     skip_special_tokens: bool = True
@@ -148,6 +152,7 @@ class DeployBody(Body):
     dtype: DTypeName | None = None
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
+    prefix_caching: bool | None = None
 
 
 class UndeployBody(Body):

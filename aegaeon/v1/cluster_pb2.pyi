@@ -279,20 +279,28 @@ class WorkerInfo(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., pid: _Optional[int] = ..., connected: _Optional[bool] = ..., usage: _Optional[_Union[WorkerMemory, _Mapping]] = ..., draining: _Optional[bool] = ..., contract_version: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class WorkerMemory(_message.Message):
-    __slots__ = ("device_weight_bytes", "device_kv_bytes", "device_free_bytes", "host_kv_bytes", "weight_cache_bytes", "sequences")
+    __slots__ = ("device_weight_bytes", "device_kv_bytes", "device_free_bytes", "host_kv_bytes", "weight_cache_bytes", "sequences", "prefix_device_bytes", "prefix_host_bytes", "prefix_queried_tokens", "prefix_reused_tokens")
     DEVICE_WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     HOST_KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_DEVICE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_QUERIED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_REUSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     device_weight_bytes: int
     device_kv_bytes: int
     device_free_bytes: int
     host_kv_bytes: int
     weight_cache_bytes: int
     sequences: int
-    def __init__(self, device_weight_bytes: _Optional[int] = ..., device_kv_bytes: _Optional[int] = ..., device_free_bytes: _Optional[int] = ..., host_kv_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ..., sequences: _Optional[int] = ...) -> None: ...
+    prefix_device_bytes: int
+    prefix_host_bytes: int
+    prefix_queried_tokens: int
+    prefix_reused_tokens: int
+    def __init__(self, device_weight_bytes: _Optional[int] = ..., device_kv_bytes: _Optional[int] = ..., device_free_bytes: _Optional[int] = ..., host_kv_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ..., sequences: _Optional[int] = ..., prefix_device_bytes: _Optional[int] = ..., prefix_host_bytes: _Optional[int] = ..., prefix_queried_tokens: _Optional[int] = ..., prefix_reused_tokens: _Optional[int] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
     __slots__ = ("engine_id", "node_id", "role", "worker_indexes", "ready", "current_model", "sequences", "turns", "switches", "tokens", "held_sequences", "estimates", "missing_worker_indexes")
@@ -345,7 +353,7 @@ class ModelEstimate(_message.Message):
     def __init__(self, model: _Optional[str] = ..., step_time_ns: _Optional[int] = ..., sequences: _Optional[int] = ..., switch_time_ns: _Optional[int] = ..., measured_step_time_ns: _Optional[int] = ..., expected_step_time_ns: _Optional[int] = ..., step_error: _Optional[float] = ..., measurements: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
-    __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node", "handed_off", "recomputed", "stolen_batches", "stolen_sequences", "hand_off_time_ns", "import_time_ns", "imported_bytes", "fetched", "fetch_time_ns", "fetched_bytes", "fetch_interruptions")
+    __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node", "handed_off", "recomputed", "stolen_batches", "stolen_sequences", "hand_off_time_ns", "import_time_ns", "imported_bytes", "fetched", "fetch_time_ns", "fetched_bytes", "fetch_interruptions", "prompt_tokens", "cached_tokens")
     class RoutedByNodeEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -389,6 +397,8 @@ class Statistics(_message.Message):
     FETCH_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     FETCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
     FETCH_INTERRUPTIONS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     since_unix_ns: int
     requests: int
     finished: int
@@ -411,7 +421,9 @@ class Statistics(_message.Message):
     fetch_time_ns: int
     fetched_bytes: int
     fetch_interruptions: int
-    def __init__(self, since_unix_ns: _Optional[int] = ..., requests: _Optional[int] = ..., finished: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., rejected: _Optional[int] = ..., tokens: _Optional[int] = ..., recovered: _Optional[int] = ..., routed_by_node: _Optional[_Mapping[str, int]] = ..., placed_by_node: _Optional[_Mapping[str, int]] = ..., evicted_by_node: _Optional[_Mapping[str, int]] = ..., handed_off: _Optional[int] = ..., recomputed: _Optional[int] = ..., stolen_batches: _Optional[int] = ..., stolen_sequences: _Optional[int] = ..., hand_off_time_ns: _Optional[int] = ..., import_time_ns: _Optional[int] = ..., imported_bytes: _Optional[int] = ..., fetched: _Optional[int] = ..., fetch_time_ns: _Optional[int] = ..., fetched_bytes: _Optional[int] = ..., fetch_interruptions: _Optional[int] = ...) -> None: ...
+    prompt_tokens: int
+    cached_tokens: int
+    def __init__(self, since_unix_ns: _Optional[int] = ..., requests: _Optional[int] = ..., finished: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., rejected: _Optional[int] = ..., tokens: _Optional[int] = ..., recovered: _Optional[int] = ..., routed_by_node: _Optional[_Mapping[str, int]] = ..., placed_by_node: _Optional[_Mapping[str, int]] = ..., evicted_by_node: _Optional[_Mapping[str, int]] = ..., handed_off: _Optional[int] = ..., recomputed: _Optional[int] = ..., stolen_batches: _Optional[int] = ..., stolen_sequences: _Optional[int] = ..., hand_off_time_ns: _Optional[int] = ..., import_time_ns: _Optional[int] = ..., imported_bytes: _Optional[int] = ..., fetched: _Optional[int] = ..., fetch_time_ns: _Optional[int] = ..., fetched_bytes: _Optional[int] = ..., fetch_interruptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
     __slots__ = ()

@@ -93,7 +93,7 @@ class LogProbabilities(_message.Message):
     def __init__(self, indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "label", "prompt_token_ids", "generated_token_ids", "stop", "priority", "ttft_slo_ns", "tpot_slo_ns", "sampling")
+    __slots__ = ("model", "label", "prompt_token_ids", "generated_token_ids", "stop", "priority", "ttft_slo_ns", "tpot_slo_ns", "sampling", "cache_salt", "no_prefix_caching")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,8 @@ class GenerateRequest(_message.Message):
     TTFT_SLO_NS_FIELD_NUMBER: _ClassVar[int]
     TPOT_SLO_NS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    NO_PREFIX_CACHING_FIELD_NUMBER: _ClassVar[int]
     model: str
     label: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -112,21 +114,25 @@ class GenerateRequest(_message.Message):
     ttft_slo_ns: int
     tpot_slo_ns: int
     sampling: SamplingParameters
-    def __init__(self, model: _Optional[str] = ..., label: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[StopConditions, _Mapping]] = ..., priority: _Optional[int] = ..., ttft_slo_ns: _Optional[int] = ..., tpot_slo_ns: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ...) -> None: ...
+    cache_salt: str
+    no_prefix_caching: bool
+    def __init__(self, model: _Optional[str] = ..., label: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[StopConditions, _Mapping]] = ..., priority: _Optional[int] = ..., ttft_slo_ns: _Optional[int] = ..., tpot_slo_ns: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., cache_salt: _Optional[str] = ..., no_prefix_caching: _Optional[bool] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("token_ids", "step_times_ns", "received_unix_ns", "finish_reason", "log_probabilities")
+    __slots__ = ("token_ids", "step_times_ns", "received_unix_ns", "finish_reason", "log_probabilities", "cached_tokens")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMES_NS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     step_times_ns: _containers.RepeatedScalarFieldContainer[int]
     received_unix_ns: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
     log_probabilities: LogProbabilities
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
     __slots__ = ("submit", "cancel", "submits")
@@ -161,7 +167,7 @@ class SessionCancel(_message.Message):
     def __init__(self, stream_id: _Optional[int] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("deltas", "stream_ids", "token_ids", "step_token_counts", "step_times_ns", "received_unix_ns", "log_probabilities")
+    __slots__ = ("deltas", "stream_ids", "token_ids", "step_token_counts", "step_times_ns", "received_unix_ns", "log_probabilities", "cached_stream_ids", "cached_tokens")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +175,8 @@ class SessionResponse(_message.Message):
     STEP_TIMES_NS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    CACHED_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     deltas: _containers.RepeatedCompositeFieldContainer[SessionDelta]
     stream_ids: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -176,7 +184,9 @@ class SessionResponse(_message.Message):
     step_times_ns: _containers.RepeatedScalarFieldContainer[int]
     received_unix_ns: _containers.RepeatedScalarFieldContainer[int]
     log_probabilities: LogProbabilities
-    def __init__(self, deltas: _Optional[_Iterable[_Union[SessionDelta, _Mapping]]] = ..., stream_ids: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., step_token_counts: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ...) -> None: ...
+    cached_stream_ids: _containers.RepeatedScalarFieldContainer[int]
+    cached_tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, deltas: _Optional[_Iterable[_Union[SessionDelta, _Mapping]]] = ..., stream_ids: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., step_token_counts: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ..., cached_stream_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SessionDelta(_message.Message):
     __slots__ = ("stream_id", "response", "error")

@@ -35,7 +35,7 @@ REPLICA_STATE_DRAINING: ReplicaState
 REPLICA_STATE_FAILED: ReplicaState
 
 class ModelSpec(_message.Message):
-    __slots__ = ("name", "path", "dtype", "max_model_len", "trust_remote_code", "ttft_slo_ns", "tpot_slo_ns")
+    __slots__ = ("name", "path", "dtype", "max_model_len", "trust_remote_code", "ttft_slo_ns", "tpot_slo_ns", "no_prefix_caching")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class ModelSpec(_message.Message):
     TRUST_REMOTE_CODE_FIELD_NUMBER: _ClassVar[int]
     TTFT_SLO_NS_FIELD_NUMBER: _ClassVar[int]
     TPOT_SLO_NS_FIELD_NUMBER: _ClassVar[int]
+    NO_PREFIX_CACHING_FIELD_NUMBER: _ClassVar[int]
     name: str
     path: str
     dtype: DataType
@@ -50,7 +51,8 @@ class ModelSpec(_message.Message):
     trust_remote_code: bool
     ttft_slo_ns: int
     tpot_slo_ns: int
-    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., dtype: _Optional[_Union[DataType, str]] = ..., max_model_len: _Optional[int] = ..., trust_remote_code: _Optional[bool] = ..., ttft_slo_ns: _Optional[int] = ..., tpot_slo_ns: _Optional[int] = ...) -> None: ...
+    no_prefix_caching: bool
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., dtype: _Optional[_Union[DataType, str]] = ..., max_model_len: _Optional[int] = ..., trust_remote_code: _Optional[bool] = ..., ttft_slo_ns: _Optional[int] = ..., tpot_slo_ns: _Optional[int] = ..., no_prefix_caching: _Optional[bool] = ...) -> None: ...
 
 class ModelFacts(_message.Message):
     __slots__ = ("fingerprint", "packed_bytes", "kv_block_bytes", "kv_block_tokens", "vocab_size", "max_model_len", "eos_token_ids")

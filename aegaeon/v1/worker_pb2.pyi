@@ -60,7 +60,7 @@ class AddSequences(_message.Message):
     def __init__(self, sequences: _Optional[_Iterable[_Union[SequenceSpec, _Mapping]]] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("handle", "model", "prompt_token_ids", "generated_token_ids", "stop", "kv", "sampling")
+    __slots__ = ("handle", "model", "prompt_token_ids", "generated_token_ids", "stop", "kv", "sampling", "no_prefix_caching", "cache_salt")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,8 @@ class SequenceSpec(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     KV_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    NO_PREFIX_CACHING_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     handle: int
     model: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -75,7 +77,9 @@ class SequenceSpec(_message.Message):
     stop: _inference_pb2.StopConditions
     kv: KvPlace
     sampling: _inference_pb2.SamplingParameters
-    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParameters, _Mapping]] = ...) -> None: ...
+    no_prefix_caching: bool
+    cache_salt: str
+    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParameters, _Mapping]] = ..., no_prefix_caching: _Optional[bool] = ..., cache_salt: _Optional[str] = ...) -> None: ...
 
 class KvPlace(_message.Message):
     __slots__ = ("num_tokens", "block_bytes", "runs", "address")
@@ -154,7 +158,7 @@ class ReleaseSequences(_message.Message):
     def __init__(self, handles: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ExecuteResponse(_message.Message):
-    __slots__ = ("ready", "load_progress", "model_loaded", "model_failed", "model_unloaded", "turn_started", "step", "turn_ended", "sequence_failed", "memory", "sequence_handed_off", "sequence_imported", "sequence_fetched")
+    __slots__ = ("ready", "load_progress", "model_loaded", "model_failed", "model_unloaded", "turn_started", "step", "turn_ended", "sequence_failed", "memory", "sequence_handed_off", "sequence_imported", "sequence_fetched", "sequence_reused")
     READY_FIELD_NUMBER: _ClassVar[int]
     LOAD_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     MODEL_LOADED_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +172,7 @@ class ExecuteResponse(_message.Message):
     SEQUENCE_HANDED_OFF_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_IMPORTED_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FETCHED_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_REUSED_FIELD_NUMBER: _ClassVar[int]
     ready: Ready
     load_progress: LoadProgress
     model_loaded: ModelLoaded
@@ -181,7 +186,8 @@ class ExecuteResponse(_message.Message):
     sequence_handed_off: SequenceHandedOff
     sequence_imported: SequenceImported
     sequence_fetched: SequenceFetched
-    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., model_loaded: _Optional[_Union[ModelLoaded, _Mapping]] = ..., model_failed: _Optional[_Union[ModelFailed, _Mapping]] = ..., model_unloaded: _Optional[_Union[ModelUnloaded, _Mapping]] = ..., turn_started: _Optional[_Union[TurnStarted, _Mapping]] = ..., step: _Optional[_Union[StepBatch, _Mapping]] = ..., turn_ended: _Optional[_Union[TurnEnded, _Mapping]] = ..., sequence_failed: _Optional[_Union[SequenceFailed, _Mapping]] = ..., memory: _Optional[_Union[_cluster_pb2.WorkerMemory, _Mapping]] = ..., sequence_handed_off: _Optional[_Union[SequenceHandedOff, _Mapping]] = ..., sequence_imported: _Optional[_Union[SequenceImported, _Mapping]] = ..., sequence_fetched: _Optional[_Union[SequenceFetched, _Mapping]] = ...) -> None: ...
+    sequence_reused: SequenceReused
+    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., model_loaded: _Optional[_Union[ModelLoaded, _Mapping]] = ..., model_failed: _Optional[_Union[ModelFailed, _Mapping]] = ..., model_unloaded: _Optional[_Union[ModelUnloaded, _Mapping]] = ..., turn_started: _Optional[_Union[TurnStarted, _Mapping]] = ..., step: _Optional[_Union[StepBatch, _Mapping]] = ..., turn_ended: _Optional[_Union[TurnEnded, _Mapping]] = ..., sequence_failed: _Optional[_Union[SequenceFailed, _Mapping]] = ..., memory: _Optional[_Union[_cluster_pb2.WorkerMemory, _Mapping]] = ..., sequence_handed_off: _Optional[_Union[SequenceHandedOff, _Mapping]] = ..., sequence_imported: _Optional[_Union[SequenceImported, _Mapping]] = ..., sequence_fetched: _Optional[_Union[SequenceFetched, _Mapping]] = ..., sequence_reused: _Optional[_Union[SequenceReused, _Mapping]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("models",)
@@ -340,6 +346,14 @@ class SequenceFetched(_message.Message):
     transfer_time_ns: int
     interruptions: int
     def __init__(self, handle: _Optional[int] = ..., fetched_tokens: _Optional[int] = ..., bytes: _Optional[int] = ..., transfer_time_ns: _Optional[int] = ..., interruptions: _Optional[int] = ...) -> None: ...
+
+class SequenceReused(_message.Message):
+    __slots__ = ("handle", "reused_tokens")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    REUSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    reused_tokens: int
+    def __init__(self, handle: _Optional[int] = ..., reused_tokens: _Optional[int] = ...) -> None: ...
 
 class InspectModelRequest(_message.Message):
     __slots__ = ("spec",)

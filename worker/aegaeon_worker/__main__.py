@@ -98,6 +98,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--rank-timeout-s", type=float, help="when an engine gives a silent rank up (default: 20)")
     add("--threads", type=int, help="compute threads on the CPU; 0 lets torch choose")
     add("--max-batch-sequences", type=int, help="sequences that run together at most")
+    add(
+        "--no-prefix-caching",
+        dest="prefix_caching",
+        action="store_const",
+        const=False,
+        help="compute every prompt anew, whatever it has in common with others",
+    )
     add("--keep-weights", action="store_true", help="leave the weight cache for the next start")
     add("--metrics-listen", help="host:port or unix:path of Prometheus metrics")
     add("--lifeline-fd", type=int, help=argparse.SUPPRESS)

@@ -55,6 +55,8 @@ class WorkerConfig:
     """Sequences that run together at most."""
     step_limits: StepLimits = field(default_factory=StepLimits)
     """Tokens of one step at most."""
+    prefix_caching: bool = True
+    """Sequences share the KV of common prefixes, unless their model or they themselves do not."""
     keep_weights: bool = False
     """A clean stop leaves the weight cache for the next start."""
     scheduler_timeout_s: float = 600.0

@@ -33,6 +33,7 @@ class ResponsesAnswer(Answer):
         """The response that is not streamed."""
         [output] = outputs
         parts = parts_of(self._parser, output.text, ends=True)
+        self._note_cached(0, output)
         for _ in (*self._items.add(parts), *self._items.close()):
             pass
         return self._response(output.finish_reason, len(output.steps))
@@ -44,6 +45,7 @@ class ResponsesAnswer(Answer):
         completion, reason = 0, None
         async for _, delta in deltas:
             completion += len(delta.steps)
+            self._note_cached(0, delta)
             reason = delta.finish_reason
             parts = parts_of(self._parser, delta.text, ends=reason is not None)
             for told in self._items.add(parts):
@@ -94,7 +96,7 @@ class ResponsesAnswer(Answer):
         usage = self._usage(completion)
         return {
             "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": usage["prompt_tokens_details"],
             "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage["total_tokens"],

@@ -32,6 +32,7 @@ from aegaeon_scheduler.core.values import (
 )
 
 MAX_LABEL_BYTES = 256
+MAX_SALT_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,9 @@ def admit(state: State, request: GenerationRequest, now_ns: int) -> Admission:
     """Check a request against its model and the limits; raises the named error that refuses it."""
     if len(request.label.encode()) > MAX_LABEL_BYTES:
         raise invalid_field("label", f"{len(request.label.encode())} bytes", "at most 256 bytes")
+    salt = len(request.prefix.salt.encode())
+    if salt > MAX_SALT_BYTES:
+        raise invalid_field("cache_salt", f"{salt} bytes", f"at most {MAX_SALT_BYTES} bytes")
     if not MIN_PRIORITY <= request.priority <= MAX_PRIORITY:
         raise invalid_field("priority", request.priority, f"{MIN_PRIORITY} to {MAX_PRIORITY}")
     check_objective("ttft_slo_ns", request.ttft_slo_ns)

@@ -38,6 +38,8 @@ class Parcel:
     stamp: Stamp | None = None
     #: Sequences that have ended.
     ended: list[Sequence] = field(default_factory=list)
+    #: Sequences of whose prompts a part was found computed, at their present number of tokens.
+    cached: list[Sequence] = field(default_factory=list)
     #: Of the tokens whose sequences ask for them, by position; None when there are none.
     log_probabilities: ParcelLogProbabilities | None = None
 

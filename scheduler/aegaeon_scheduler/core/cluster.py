@@ -207,6 +207,8 @@ class Cluster:
                 hand_off.on_fetched(state, engine, event, now_ns)
             case events.SequenceImported():
                 hand_off.on_imported(state, engine, event)
+            case events.SequenceReused():
+                steps.on_sequence_reused(state, engine, event)
 
     def _enqueue(self, event: events.DeployRequested | events.UndeployRequested) -> None:
         operation: Operation

@@ -10,7 +10,14 @@ from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.notices import Notice
 from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.sampling import SamplingParameters
-from aegaeon_scheduler.core.values import KvPlace, ModelSpec, StopConditions, TurnStage
+from aegaeon_scheduler.core.values import (
+    COMMON,
+    KvPlace,
+    ModelSpec,
+    PrefixSharing,
+    StopConditions,
+    TurnStage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,7 @@ class AddSequence:
     stop: StopConditions
     kv: KvPlace | None = None
     sampling: SamplingParameters | None = None
+    prefix: PrefixSharing = COMMON
 
 
 @dataclass(frozen=True, slots=True)

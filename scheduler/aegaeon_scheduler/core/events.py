@@ -165,6 +165,15 @@ class SequenceFetched:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceReused:
+    """A sequence goes on with KV that others computed: so many of its first tokens in all."""
+
+    epoch: int
+    handle: int
+    reused_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryReported:
     """A worker's ledgers."""
 
@@ -261,6 +270,7 @@ Event = (
     | SequenceHandedOff
     | SequenceFetched
     | SequenceImported
+    | SequenceReused
     | MemoryReported
     | ModelInspected
     | CancelRequested

@@ -42,6 +42,7 @@ def _accept(state: State, request: GenerationRequest, backlog: Backlog, now_ns: 
     admission.model.tokens += sequence.reserved_tokens
     state.reserved_tokens += sequence.reserved_tokens
     state.statistics.requests += 1
+    state.statistics.prompt_tokens += len(sequence.prompt)
     if finish is not FinishReason.UNSPECIFIED:
         end(state, sequence, finish=finish)
         return sequence
@@ -75,6 +76,7 @@ def _sequence(
         backlog=backlog,
         stream_id=request.stream_id,
         sampling=request.sampling,
+        prefix=request.prefix,
     )
 
 

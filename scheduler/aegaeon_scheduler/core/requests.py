@@ -78,6 +78,7 @@ def assign(
             sequence.stop,
             place,
             sequence.sampling,
+            sequence.prefix,
         )
     )
     _publish(state, sequence, change)

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.sampling import SamplingParameters
-from aegaeon_scheduler.core.values import MIN_PRIORITY, FinishReason, KvPlace, Slo, StopConditions
+from aegaeon_scheduler.core.values import (
+    COMMON,
+    MIN_PRIORITY,
+    FinishReason,
+    KvPlace,
+    PrefixSharing,
+    Slo,
+    StopConditions,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,9 @@ class Sequence:
     stream_id: int = 0
     #: None takes the most probable token.
     sampling: SamplingParameters | None = None
+    prefix: PrefixSharing = COMMON
+    #: Tokens of the prompt whose KV was there already.
+    cached_tokens: int = 0
     #: Higher goes first; one more doubles the weight of lateness.
     priority: int = 0
 

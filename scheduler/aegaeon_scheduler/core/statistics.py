@@ -16,6 +16,9 @@ class Statistics:
     failed: int = 0
     rejected: int = 0
     tokens: int = 0
+    prompt_tokens: int = 0
+    #: Of those, tokens whose KV was there already.
+    cached_tokens: int = 0
     recovered: int = 0
     handed_off: int = 0
     #: Of those, without their KV.

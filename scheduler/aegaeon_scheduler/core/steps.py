@@ -6,7 +6,13 @@ from aegaeon.errors import EngineError
 from aegaeon_scheduler.core import requests
 from aegaeon_scheduler.core.commands import LeaveTurn
 from aegaeon_scheduler.core.engine import Engine, Turn
-from aegaeon_scheduler.core.events import SequenceFailed, StepDone, TurnEnded, TurnStarted
+from aegaeon_scheduler.core.events import (
+    SequenceFailed,
+    SequenceReused,
+    StepDone,
+    TurnEnded,
+    TurnStarted,
+)
 from aegaeon_scheduler.core.log_probabilities import hand_out
 from aegaeon_scheduler.core.notices import TurnChange, TurnChanged
 from aegaeon_scheduler.core.sequence import Sequence
@@ -138,6 +144,18 @@ def on_turn_ended(state: State, engine: Engine, event: TurnEnded, now_ns: int) -
         )
         for sequence in list(turn.members.values()):
             requests.cancel(state, sequence.sequence_id, error)
+
+
+def on_sequence_reused(state: State, engine: Engine, event: SequenceReused) -> None:
+    """So much of a prompt was there; what is found again after a loss is no news to its caller."""
+    sequence = engine.sequences.get(event.handle)
+    if sequence is None or len(sequence.generated) > sequence.inherited:
+        return
+    before = sequence.cached_tokens
+    sequence.cached_tokens = min(event.reused_tokens, len(sequence.prompt))
+    state.statistics.cached_tokens += sequence.cached_tokens - before
+    # Goes out with the tokens that follow.
+    sequence.backlog.open.cached.append(sequence)
 
 
 def on_sequence_failed(state: State, engine: Engine, event: SequenceFailed) -> None:

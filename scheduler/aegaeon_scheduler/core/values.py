@@ -101,6 +101,7 @@ class ModelSpec:
     #: Objectives of its requests, in ns; 0 means the scheduler's.
     ttft_slo_ns: int = 0
     tpot_slo_ns: int = 0
+    prefix_caching: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,18 @@ class StopConditions:
     stop_token_ids: tuple[int, ...]
     ignore_eos: bool
     max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixSharing:
+    """With whom a request shares the KV of a common beginning: those of its salt, or nobody."""
+
+    enabled: bool = True
+    salt: str = ""
+
+
+#: With everybody who gives no salt.
+COMMON = PrefixSharing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +173,7 @@ class GenerationRequest:
     stream_id: int = 0
     #: None takes the most probable token.
     sampling: SamplingParameters | None = None
+    prefix: PrefixSharing = COMMON
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +268,12 @@ class WorkerMemory:
     host_kv_bytes: int
     weight_cache_bytes: int
     sequences: int
+    #: Kept for requests with a common beginning, and counted as free where that needs no more.
+    prefix_device_bytes: int = 0
+    prefix_host_bytes: int = 0
+    #: Tokens looked up there since the worker started, and those found.
+    prefix_queried_tokens: int = 0
+    prefix_reused_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from aegaeon_scheduler.core.values import (
     ModelFacts,
     ModelSpec,
     NodeMemory,
+    PrefixSharing,
     RequestedStop,
     WorkerIdentity,
 )
@@ -47,6 +48,7 @@ def generation_request(
         tpot_slo_ns=message.tpot_slo_ns,
         stream_id=stream_id,
         sampling=sampling_parameters(message),
+        prefix=PrefixSharing(not message.no_prefix_caching, message.cache_salt),
     )
 
 
@@ -67,6 +69,7 @@ def model_spec(message: model_pb2.ModelSpec) -> ModelSpec:
         message.trust_remote_code,
         message.ttft_slo_ns,
         message.tpot_slo_ns,
+        not message.no_prefix_caching,
     )
 
 
@@ -80,6 +83,7 @@ def model_spec_message(spec: ModelSpec) -> model_pb2.ModelSpec:
         trust_remote_code=spec.trust_remote_code,
         ttft_slo_ns=spec.ttft_slo_ns,
         tpot_slo_ns=spec.tpot_slo_ns,
+        no_prefix_caching=not spec.prefix_caching,
     )
 
 

@@ -30,6 +30,8 @@ def generate_response(parcel: Parcel, unix_offset_ns: int) -> inference_pb2.Gene
     for sequence in parcel.ended:
         if sequence.finish:
             message.finish_reason = _FINISH[sequence.finish]
+    for sequence in parcel.owners[:1] or parcel.ended:
+        message.cached_tokens = sequence.cached_tokens
     return message
 
 
@@ -46,6 +48,8 @@ def session_response(
         message.received_unix_ns.extend([stamp[1] + unix_offset_ns for stamp in parcel.stamps])
         if (told := parcel_log_probabilities(parcel)) is not None:
             message.log_probabilities.CopyFrom(told)
+        message.cached_stream_ids.extend([sequence.stream_id for sequence in parcel.cached])
+        message.cached_tokens.extend([sequence.cached_tokens for sequence in parcel.cached])
         for sequence in parcel.ended:
             _add_end(message, sequence)
     for stream_id, error in refused.items():

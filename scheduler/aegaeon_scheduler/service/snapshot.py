@@ -165,6 +165,10 @@ def _usage(usage: WorkerMemory) -> cluster_pb2.WorkerMemory:
         host_kv_bytes=usage.host_kv_bytes,
         weight_cache_bytes=usage.weight_cache_bytes,
         sequences=usage.sequences,
+        prefix_device_bytes=usage.prefix_device_bytes,
+        prefix_host_bytes=usage.prefix_host_bytes,
+        prefix_queried_tokens=usage.prefix_queried_tokens,
+        prefix_reused_tokens=usage.prefix_reused_tokens,
     )
 
 
@@ -177,6 +181,8 @@ def _statistics(statistics: Statistics, since_unix_ns: int) -> cluster_pb2.Stati
         failed=statistics.failed,
         rejected=statistics.rejected,
         tokens=statistics.tokens,
+        prompt_tokens=statistics.prompt_tokens,
+        cached_tokens=statistics.cached_tokens,
         recovered=statistics.recovered,
         routed_by_node=statistics.routed_by_node,
         placed_by_node=statistics.placed_by_node,

@@ -67,6 +67,8 @@ def _sequence_spec(command: commands.AddSequence) -> worker_pb2.SequenceSpec:
         stop=_stop_message(command.stop),
         kv=None if command.kv is None else kv_place_message(command.kv),
         sampling=None if command.sampling is None else sampling_message(command.sampling),
+        no_prefix_caching=not command.prefix.enabled,
+        cache_salt=command.prefix.salt,
     )
 
 

@@ -15,6 +15,7 @@ _OF_SEQUENCES = (
     "sequence_handed_off",
     "sequence_fetched",
     "sequence_imported",
+    "sequence_reused",
 )
 
 
@@ -65,6 +66,10 @@ def _worker_memory(message: cluster_pb2.WorkerMemory) -> WorkerMemory:
         message.host_kv_bytes,
         message.weight_cache_bytes,
         message.sequences,
+        message.prefix_device_bytes,
+        message.prefix_host_bytes,
+        message.prefix_queried_tokens,
+        message.prefix_reused_tokens,
     )
 
 
@@ -87,6 +92,9 @@ def _sequence_event(epoch: int, kind: str, message: worker_pb2.ExecuteResponse) 
             fetched.transfer_time_ns,
             fetched.interruptions,
         )
+    if kind == "sequence_reused":
+        reused = message.sequence_reused
+        return events.SequenceReused(epoch, reused.handle, reused.reused_tokens)
     got = message.sequence_imported
     return events.SequenceImported(
         epoch, got.handle, got.imported_tokens, got.bytes, got.copy_time_ns

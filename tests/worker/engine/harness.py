@@ -139,6 +139,8 @@ class EngineHarness:
         max_model_len: int = 1 << 20,
         kv: KvPlace | None = None,
         sampling: SamplingParameters | None = None,
+        prefix_caching: bool = True,
+        cache_salt: str = "",
     ) -> int:
         """Make a sequence known; returns its handle."""
         handle = next(self._handles)
@@ -147,7 +149,15 @@ class EngineHarness:
             max_new_tokens, min_new_tokens, frozenset(stop_ids), max_model_len
         )
         spec = commands.SequenceSpec(
-            handle, model, list(prompt), list(generated), stop, kv, sampling
+            handle,
+            model,
+            list(prompt),
+            list(generated),
+            stop,
+            kv,
+            sampling,
+            prefix_caching,
+            cache_salt,
         )
         self.send(commands.AddSequences([spec]))
         return handle

@@ -191,8 +191,8 @@ class HandOffMachine(RuleBasedStateMachine):
         """As the others see it: locks are gone, and nothing is written any more."""
         worker = self.workers[number]
         slabs = worker.harness.slabs
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for fd in (slabs._fd, *slabs._stamps._fds.values()):
+        nowhere = os.memfd_create("nowhere")
+        for fd in (slabs._memory.fd, *slabs._stamps._fds.values()):
             os.dup2(nowhere, fd)
         os.close(nowhere)
         worker.dead = True

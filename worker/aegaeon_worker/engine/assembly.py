@@ -24,6 +24,7 @@ from aegaeon_worker.grammar.constraints import Constraints
 from aegaeon_worker.kv.arrival import Arrival
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.memory_manager import MemoryManager
+from aegaeon_worker.kv.prefix_use import PrefixUse
 from aegaeon_worker.models.loader import TransformersLoader
 from aegaeon_worker.parallel.collectives import Alone
 from aegaeon_worker.parallel.communicator import Communicator
@@ -178,7 +179,9 @@ class WorkerParts:
         constraints: Constraints,
     ) -> Engine:
         bring = partial(self._carry, self.thread.submit) if self._carry else None
-        memory = MemoryManager(device, self._slabs, bring)
+        memory = MemoryManager(
+            device, self._slabs, bring, prefix_caching=self._config.prefix_caching
+        )
         models = ModelTable(self.preparer, device, memory, packers, post)
         return Engine(
             models,
@@ -213,10 +216,11 @@ def _usage(memory: MemoryManager, slabs: HostSlabs, cache: WeightCache) -> Memor
         host_kv_bytes=len(slabs.owned) * slabs.slab_nbytes,
         weight_cache_bytes=cache.used_nbytes,
         sequences=memory.num_sequences,
+        prefix=memory.prefix_use,
     )
 
 
 def _pool_usage(device: Device, cache: WeightCache) -> MemoryUsage:
     """Of a rank whose books another one keeps, or that has no engine yet."""
     pool = device.pool
-    return MemoryUsage(0, 0, pool.free_nbytes, 0, cache.used_nbytes, 0)
+    return MemoryUsage(0, 0, pool.free_nbytes, 0, cache.used_nbytes, 0, PrefixUse())

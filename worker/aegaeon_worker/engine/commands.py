@@ -35,7 +35,8 @@ class SequenceSpec:
     """A sequence to run: ``tokens`` are the prompt and what was generated elsewhere.
 
     ``kv`` is where another worker left the KV of the first of them. Without ``sampling`` the best
-    token is taken.
+    token is taken. With ``prefix_caching`` it may share KV with sequences of the same
+    ``cache_salt`` that begin with the same tokens.
     """
 
     handle: int
@@ -45,6 +46,8 @@ class SequenceSpec:
     stop: StopConditions
     kv: KvPlace | None = None
     sampling: SamplingParameters | None = None
+    prefix_caching: bool = True
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from aegaeon_worker.engine.turn_runner import TurnRunner, ended, going_on
 from aegaeon_worker.grammar.constraints import Constraints
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.memory_manager import MemoryManager
+from aegaeon_worker.kv.prefix_keys import Prefix
 
 logger = logging.getLogger(__name__)
 
@@ -210,6 +211,8 @@ class Engine:
         self._idle_since_ns = now
         elapsed = turn.elapsed_ns(now)
         self._publish(TurnEnded(turn.turn_id, reason, elapsed, turn.steps, turn.recomputed))
+        if not self._turns:
+            self._memory.tidy()
         self._tell_memory()
 
     def _take_lost(self, turn: Turn) -> None:
@@ -228,7 +231,8 @@ class Engine:
                 self._publish(SequenceFailed(spec.handle, error))
                 continue
             self._sequences[spec.handle] = sequence
-            self._memory.add_sequence(spec.handle, spec.model, spec.kv)
+            prefix = Prefix(sequence.tokens, spec.cache_salt) if spec.prefix_caching else None
+            self._memory.add_sequence(spec.handle, spec.model, spec.kv, prefix)
         self._tell_arrived()
 
     def _hand_off(self, handles: list[int]) -> None:
@@ -246,6 +250,8 @@ class Engine:
             self._publish(fetched)
         for imported in self._memory.take_imports():
             self._publish(imported)
+        for reused in self._memory.take_reused():
+            self._publish(reused)
 
     def _free(self, handles: list[int], *, cancel: bool) -> None:
         """Free what was handed off, of which nothing is left to tell, and perhaps end the rest."""
@@ -262,12 +268,12 @@ class Engine:
 
     def _fail(self, failures: Iterable[SequenceFailed]) -> None:
         for failure in failures:
-            self._forget(failure.handle)
+            self._forget(failure.handle, sound=False)
             self._publish(failure)
 
-    def _forget(self, handle: int) -> None:
+    def _forget(self, handle: int, *, sound: bool = True) -> None:
         self._sequences.pop(handle, None)  # none: it was about to be handed off
-        self._memory.free(handle)
+        self._memory.free(handle, sound=sound)
 
     def _attach(self, publish: Callable[[Event], None] | None) -> None:
         self._turns.clear()

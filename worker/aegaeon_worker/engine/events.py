@@ -10,6 +10,7 @@ from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
 from aegaeon_worker.kv.fetches import Fetched
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
+from aegaeon_worker.kv.prefix_use import PrefixUse, Reused
 from aegaeon_worker.sampling.log_probabilities import TokenLogProbabilities
 
 
@@ -154,6 +155,8 @@ class MemoryUsage:
     host_kv_bytes: int
     weight_cache_bytes: int
     sequences: int
+    prefix: PrefixUse
+    """KV of common prefixes; what is kept of it is part of the free bytes."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,7 @@ Event = (
     | HandedOff
     | Fetched
     | Imported
+    | Reused
     | MemoryUsage
     | GroupLost
 )

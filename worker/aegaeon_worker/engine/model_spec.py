@@ -20,6 +20,8 @@ class ModelSpec:
     #: Objectives in ns, which the worker only keeps for a scheduler that has lost them.
     ttft_slo_ns: int = 0
     tpot_slo_ns: int = 0
+    #: Sequences share the KV of common prefixes.
+    prefix_caching: bool = True
 
 
 @dataclass(frozen=True)

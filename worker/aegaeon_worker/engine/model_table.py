@@ -100,7 +100,7 @@ class ModelTable:
             publish(ModelFailed(name, outcome))
             return
         try:
-            model = self._bind(name, outcome)
+            model = self._bind(prepared.spec, outcome)
         except AegaeonError as error:
             publish(ModelFailed(name, error))
             return
@@ -122,14 +122,19 @@ class ModelTable:
         for name in list(self._installed):
             self.unload(name, lambda event: None)
 
-    def _bind(self, name: str, prepared: PreparedModel) -> ModelMemory:
+    def _bind(self, spec: ModelSpec, prepared: PreparedModel) -> ModelMemory:
         """Reserve the model's ranges and point its parameters there, once for its life."""
         served = prepared.served
-        weights = ResidentWeights(self._device, name, served.layout, prepared.reopen)
+        weights = ResidentWeights(self._device, spec.name, served.layout, prepared.reopen)
         try:
             # A model that is deployed stays in the host cache until it is undeployed.
             weights.pin()
-            model = self._memory.add_model(weights, served.kv_shape, prepared.facts.fingerprint)
+            model = self._memory.add_model(
+                weights,
+                served.kv_shape,
+                prepared.facts.fingerprint,
+                prefix_caching=spec.prefix_caching,
+            )
         except BaseException:
             weights.close()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class BlockLedger:
     Pure bookkeeping. Blocks on chunks in use are handed out first and low ids before high ones, so
     that few chunks are mapped and copies find long runs. A chunk without a used block is to be
     unmapped. Blocks need not divide chunks: one may touch several, and needs them all.
+
+    A used block may rest: nobody needs it now, and its bytes are kept in case somebody will. The
+    chunks on which all used blocks rest are known, because they may go at any time.
     """
 
     def __init__(self, num_blocks: int, block_nbytes: int, chunk_nbytes: int) -> None:
@@ -31,6 +35,10 @@ class BlockLedger:
         self._used: set[int] = set()
         num_positions = -(-num_blocks * block_nbytes // chunk_nbytes)
         self._users = [0] * num_positions
+        self._resting: dict[int, None] = {}
+        self._sleepers = [0] * num_positions
+        # In the order in which they came to have resting blocks alone.
+        self._idle: dict[int, None] = {}
         # Free blocks by the first chunk they touch; ascending lists are valid heaps.
         self._free: dict[int, list[int]] = {}
         for block in range(num_blocks):
@@ -46,9 +54,48 @@ class BlockLedger:
         """Blocks that could be handed out if their chunks can be mapped."""
         return self.num_blocks - len(self._used)
 
+    @property
+    def num_resting(self) -> int:
+        """Used blocks that rest."""
+        return len(self._resting)
+
+    @property
+    def num_idle_positions(self) -> int:
+        """Chunks whose used blocks all rest."""
+        return len(self._idle)
+
     def used_positions(self) -> set[int]:
         """Chunk positions that hold at least one used block."""
         return {position for position, users in enumerate(self._users) if users}
+
+    def rest(self, block: int) -> None:
+        """Nobody needs a used block now; ``ValueError`` if it is not in use or rests already."""
+        if block not in self._used or block in self._resting:
+            raise ValueError(f"block {block} is not in use, or rests already")
+        self._resting[block] = None
+        for position in self._positions(block):
+            self._sleepers[position] += 1
+            self._note(position)
+
+    def wake(self, block: int) -> None:
+        """Somebody needs a block again; ``KeyError`` if it does not rest."""
+        del self._resting[block]
+        for position in self._positions(block):
+            self._sleepers[position] -= 1
+            self._note(position)
+
+    def longest_idle(self) -> list[int]:
+        """All blocks of the chunk that has held resting blocks alone for the longest time."""
+        position = next(iter(self._idle), None)
+        if position is None:
+            return []
+        first = position * self._chunk_nbytes // self.block_nbytes
+        last = ((position + 1) * self._chunk_nbytes - 1) // self.block_nbytes
+        return [block for block in range(first, last + 1) if block in self._resting]
+
+    def longest_resting(self, count: int) -> list[int]:
+        """Up to ``count`` resting blocks, those that have rested longest first."""
+        return list(islice(self._resting, count))
 
     def positions_for(self, num_blocks: int) -> int:
         """Chunks that ``num_blocks`` blocks need when they lie side by side from the start."""
@@ -75,6 +122,8 @@ class BlockLedger:
         for block in blocks:
             if block not in self._used:
                 raise ValueError(f"block {block} is not in use")
+            if block in self._resting:
+                self.wake(block)
             self._used.remove(block)
             positions = self._positions(block)
             heapq.heappush(self._free.setdefault(positions.start, []), block)
@@ -82,6 +131,7 @@ class BlockLedger:
                 self._users[position] -= 1
                 if not self._users[position]:
                     emptied.append(position)
+                self._note(position)
         return emptied
 
     def audit(self) -> None:
@@ -95,11 +145,22 @@ class BlockLedger:
                 users[position] += 1
         if users != self._users:
             raise AssertionError(f"users per chunk: {self._users}, should be {users}")
+        awake = {p for b in self._used - self._resting.keys() for p in self._positions(b)}
+        idle = self.used_positions() - awake
+        if not self._resting.keys() <= self._used or self._idle.keys() != idle:
+            raise AssertionError(f"idle chunks: {sorted(self._idle)}, should be {sorted(idle)}")
 
     def _positions(self, block: int) -> range:
         first = block * self.block_nbytes // self._chunk_nbytes
         last = ((block + 1) * self.block_nbytes - 1) // self._chunk_nbytes
         return range(first, last + 1)
+
+    def _note(self, position: int) -> None:
+        """Whether a chunk's used blocks all rest has perhaps changed."""
+        if not self._users[position] or self._sleepers[position] < self._users[position]:
+            self._idle.pop(position, None)
+        else:
+            self._idle.setdefault(position)
 
     def _take_from(self, home: int, count: int, taken: TakenBlocks, *, extend: bool) -> None:
         """Take free blocks of one home chunk, on unused chunks only if ``extend``."""
@@ -113,6 +174,7 @@ class BlockLedger:
             self._used.add(block)
             for position in positions:
                 self._users[position] += 1
+                self._note(position)
             taken.blocks.append(block)
             taken.new_positions.extend(unused)
         if not heap:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from aegaeon_worker.kv.arrival import Arrival, Span
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.place import HostBlock, KvPlace, runs_of
+from aegaeon_worker.kv.prefix_cache import PrefixCache
 from aegaeon_worker.kv.sequence import SequenceKv
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 
@@ -38,9 +39,10 @@ class Imports:
     slabs first, see ``Fetches``.
     """
 
-    def __init__(self, slabs: HostSlabs, shape: KvShape, content: int) -> None:
-        """``content`` is what the owners published the KV as."""
+    def __init__(self, slabs: HostSlabs, shape: KvShape, content: int, cache: PrefixCache) -> None:
+        """``content`` is what the owners published the KV as; ``cache`` knows who uses blocks."""
         self._slabs = slabs
+        self._cache = cache
         self._shape = shape
         self._content = content
         self._copying: list[_Copying] = []
@@ -65,9 +67,9 @@ class Imports:
     def open(self, kv: SequenceKv, arrival: Arrival) -> None:
         """Give an arrival blocks to come to; ``OutOfHostBlocks`` and no change if all are used."""
         nbytes = arrival.place.block_nbytes
-        kv.host_blocks = self._slabs.take(nbytes, arrival.nbytes // nbytes)
+        kv.host_blocks = self._cache.take_new_host(arrival.nbytes // nbytes)
         spans = []
-        for run in runs_of(kv.host_blocks, 0):
+        for run in runs_of((block, 0) for block in kv.host_blocks):
             first = HostBlock(run.slab, run.first_block)
             view = self._slabs.view(first, run.num_blocks, nbytes)
             spans.append(Span(view.data_ptr(), run.num_blocks * nbytes))
@@ -83,7 +85,7 @@ class Imports:
         arrival.close()
         place = arrival.place
         complete = arrival.received // place.block_nbytes
-        self._slabs.give_back(kv.host_blocks[complete:])
+        self._cache.let_go_host(kv.host_blocks[complete:], keep=False)
         del kv.host_blocks[complete:]
         kv.num_tokens = kv.saved_tokens = min(complete * BLOCK_TOKENS, place.num_tokens)
         return kv.num_tokens

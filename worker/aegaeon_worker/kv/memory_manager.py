@@ -2,52 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
-from aegaeon_worker.device.errors import OutOfChunks
 from aegaeon_worker.device.interface import Device
-from aegaeon_worker.kv.eviction import Evict, EvictionOrder
+from aegaeon_worker.kv.eviction import EvictionOrder
 from aegaeon_worker.kv.fetches import Carry, Fetches
 from aegaeon_worker.kv.hand_offs import HandOffs
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.model_memory import ModelMemory
 from aegaeon_worker.kv.place import KvPlace
+from aegaeon_worker.kv.prefix_keys import Prefix
+from aegaeon_worker.kv.prefix_use import PrefixUse, Reused
+from aegaeon_worker.kv.room import DeviceUsage, Room
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.kv.tracked import SequenceEntry, SequenceTable
 from aegaeon_worker.kv.transfers import TransferMeter, Transfers
 from aegaeon_worker.weights.resident import ResidentWeights
 
 
-class DeviceUsage(NamedTuple):
-    """Bytes of the device pool by use."""
-
-    weights: int
-    kv: int
-    free: int
-
-
 class MemoryManager:
     """Decides what stays on one device when models take turns.
 
-    Eviction order: KV outside the turn whose host copy is complete, least recently planned first;
-    then KV and weights least recently planned first, KV written back before it goes (weights have
-    their clean copy in the weight cache); then wanted sequences from the back. When the host
-    slabs are full, redundant host copies go first, then the youngest sequences lose their KV:
-    ``take_lost`` names them, their ``stored_tokens`` is 0, and they are to be prefilled again.
+    KV of sequences that have ended is kept for those that begin alike while nobody needs the room.
+
+    Eviction order: kept KV; then KV outside the turn whose host copy is complete, least recently
+    planned first; then KV and weights least recently planned first, KV written back before it goes
+    (weights have their clean copy in the weight cache); then wanted sequences from the back. When
+    the host slabs are full, redundant host copies go first, then the youngest sequences lose their
+    KV: ``take_lost`` names them, their ``stored_tokens`` is 0, and they are to be prefilled again.
 
     KV goes on to other workers by ``hand_off``, and comes from them with ``add_sequence``.
     """
 
-    def __init__(self, device: Device, slabs: HostSlabs, carry: Carry | None = None) -> None:
-        """``carry`` brings KV from other nodes."""
+    def __init__(
+        self,
+        device: Device,
+        slabs: HostSlabs,
+        carry: Carry | None = None,
+        *,
+        prefix_caching: bool = True,
+    ) -> None:
+        """``carry`` brings KV from other nodes; without ``prefix_caching`` no KV is shared."""
+        self._prefix_caching = prefix_caching
         self._device = device
         self._slabs = slabs
         self._models: dict[str, ModelMemory] = {}
-        self._table = SequenceTable()
+        self._table = SequenceTable(self.tidy)
+        self._room = Room(device.pool, self._models)
         self._order = EvictionOrder(self._models, self._table)
         self._turn: set[int] = set()
         self.hand_offs = HandOffs(device, self._table, self.free)
@@ -56,6 +62,8 @@ class MemoryManager:
         """KV on its way from other nodes."""
         self._stamp = 0
         self._meter = TransferMeter()
+        # Of models that are gone.
+        self._past_use = PrefixUse()
 
     @property
     def num_sequences(self) -> int:
@@ -67,25 +75,36 @@ class MemoryManager:
         """What has moved between host and device since the start."""
         return self._meter.total
 
-    def device_usage(self) -> DeviceUsage:
-        """What occupies the device now, in whole chunks."""
-        mapped = [model.weights for model in self._models.values() if model.weights.mapped]
-        chunk_nbytes = self._device.pool.chunk_nbytes
-        return DeviceUsage(
-            sum(weights.num_chunks for weights in mapped) * chunk_nbytes,
-            sum(model.kv.num_chunks for model in self._models.values()) * chunk_nbytes,
-            self._num_free * chunk_nbytes,
-        )
+    @property
+    def prefix_use(self) -> PrefixUse:
+        """What sequences had in common since the start, and what is kept for others now."""
+        kept = PrefixUse(host_bytes=self._slabs.kept_nbytes)
+        return sum((model.kv.cache.use for model in self._models.values()), self._past_use + kept)
 
-    def add_model(self, weights: ResidentWeights, shape: KvShape, fingerprint: str) -> ModelMemory:
+    def device_usage(self) -> DeviceUsage:
+        """What occupies the device now."""
+        return self._room.usage()
+
+    def add_model(
+        self,
+        weights: ResidentWeights,
+        shape: KvShape,
+        fingerprint: str,
+        *,
+        prefix_caching: bool = True,
+    ) -> ModelMemory:
         """Take over a model's weights and reserve its KV range.
 
-        ``fingerprint`` is that of the weights. ``PoolTooSmall`` if the pool cannot hold the
-        weights and one block; ``ValueError`` if the name is taken.
+        ``fingerprint`` is that of the weights. Without ``prefix_caching`` no two of its sequences
+        share KV. ``PoolTooSmall`` if the pool cannot hold the weights and one block; ``ValueError``
+        if the name is taken.
         """
         if weights.name in self._models:
             raise ValueError(f"model {weights.name} exists already")
-        model = ModelMemory(self._device, weights, shape, fingerprint, self._slabs, self._meter)
+        shares = self._prefix_caching and prefix_caching
+        model = ModelMemory(
+            self._device, weights, shape, fingerprint, self._slabs, self._meter, shares=shares
+        )
         self._models[model.name] = model
         return model
 
@@ -93,25 +112,41 @@ class MemoryManager:
         """End a model: its sequences, their KV and its weights leave the device and the host."""
         for entry in self._table.of_model(name):
             self.free(entry.sequence)
-        self._models.pop(name).close()
+        model = self._models.pop(name)
+        self._past_use += replace(model.kv.cache.use, device_bytes=0)
+        model.close()
 
-    def add_sequence(self, sequence: int, model: str, source: KvPlace | None = None) -> None:
+    def add_sequence(
+        self,
+        sequence: int,
+        model: str,
+        source: KvPlace | None = None,
+        prefix: Prefix | None = None,
+    ) -> None:
         """Start a sequence; arrival order decides who is youngest.
 
         It has no KV, or that which another worker left at ``source``: on this node that counts as
         stored, and is copied in by the first ``activate`` or ``grow``; ``take_imports`` tells how
         it went. From another node it comes to the slabs first, of which ``fetches`` tells.
+
+        With a ``prefix`` it uses KV of others that is there for its tokens: that counts as stored
+        from the ``activate`` or ``grow`` on that finds it, and ``take_reused`` tells how much.
         """
         memory = self._models[model]
-        memory.kv.add(sequence, source)
+        memory.kv.add(sequence, source, prefix)
         self._table.add(sequence, memory)
         self.fetches.begin(self._table[sequence])
 
-    def free(self, sequence: int) -> None:
-        """End a sequence and free its KV."""
+    def free(self, sequence: int, *, sound: bool = True) -> None:
+        """End a sequence and free its KV, which is for nobody else if it was not ``sound``."""
         entry = self._table.pop(sequence)
         self._turn.discard(sequence)
-        entry.model.kv.free(sequence)
+        # A model that has the device for itself needs no copies on the host.
+        entry.model.kv.free(sequence, sound=sound, save=len(self._models) > 1)
+
+    def tidy(self) -> bool:
+        """Give host memory back that only waits for copies; whether there was any."""
+        return sum(model.kv.tidy() for model in self._models.values()) > 0
 
     def free_all(self) -> None:
         """End every sequence."""
@@ -143,14 +178,16 @@ class MemoryManager:
         self._stamp += 1
         model.last_planned = self._stamp
         self._turn = set()
+        for entry in wanted:
+            model.kv.share(entry.sequence)
         outside = self._order.outside(model, wanted, self._turn)
-        self._make_room(model.missing_chunks(wants), outside)
-        victims = chain(outside, self._order.from_the_back(wanted, self._turn))
-        self._place(model.load_weights, victims)
+        self._room.make(model.missing_chunks(wants), outside)
+        victims = chain(outside, self._order.from_the_back(model, wanted, self._turn))
+        self._room.place(model.load_weights, victims)
         for entry, (_, capacity) in zip(wanted, wants, strict=True):
             entry.last_planned = self._stamp
             self._turn.add(entry.sequence)
-            if not self._place(partial(entry.ensure_capacity, capacity), victims):
+            if not self._room.place(partial(entry.ensure_capacity, capacity), victims):
                 self._turn.discard(entry.sequence)
                 if self._turn:
                     break
@@ -163,9 +200,10 @@ class MemoryManager:
 
         Whether there was nothing to do: they are there, or there is no such model.
 
-        They take free chunks, then those of weights that are planned least recently; never any KV.
-        Nothing moves unless all of them fit that way, with a block to spare for every sequence of
-        the turn. If the turn grows further, they give way. A model that is not there is ignored.
+        They take free chunks, then those of kept KV, then those of weights that are planned least
+        recently; never any KV of sequences. Nothing moves unless all of them fit that way, with a
+        block to spare for every sequence of the turn. If the turn grows further, they give way. A
+        model that is not there is ignored.
         """
         model = self._models.get(name)
         if model is None or model.weights.resident:
@@ -187,7 +225,7 @@ class MemoryManager:
         self._turn.add(sequence)
         entry.last_planned = self._stamp
         victims = self._order.outside(entry.model, [], self._turn)
-        if self._place(partial(entry.ensure_capacity, capacity), victims):
+        if self._room.place(partial(entry.ensure_capacity, capacity), victims):
             entry.model.kv.confirm_imports()
             return True
         if joined:
@@ -220,6 +258,10 @@ class MemoryManager:
         """How the copying of other workers' KV went since the last call."""
         return list(chain(*(m.kv.imports.take_outcomes() for m in self._models.values())))
 
+    def take_reused(self) -> list[Reused]:
+        """Sequences that have gone on with KV that was there, since the last call."""
+        return list(chain(*(m.kv.take_reused() for m in self._models.values())))
+
     def take_lost(self) -> list[int]:
         """Sequences that lost their KV since the last call, in that order."""
         return self._table.take_lost()
@@ -229,61 +271,23 @@ class MemoryManager:
         self._device.pool.audit()
         for model in self._models.values():
             model.kv.audit()
-        self._table.audit_host(self._slabs.audit())
+        used = Counter[int]()
+        for model in self._models.values():
+            used[model.kv.shape.host_nbytes] += model.kv.cache.num_host_blocks
+        if +used != self._slabs.audit():
+            raise AssertionError(f"host blocks of sequences: {used}, in use: {self._slabs.audit()}")
 
     def close(self) -> None:
         """End every model."""
         for name in list(self._models):
             self.remove_model(name)
 
-    @property
-    def _num_free(self) -> int:
-        """Chunks that are free, or will be once settled."""
-        return self._device.pool.num_free + sum(m.kv.num_leaving for m in self._models.values())
-
-    def _settle(self) -> None:
-        for model in self._models.values():
-            model.kv.settle()
-
-    def _make_room(self, needed: int, victims: Iterator[Evict]) -> None:
-        """Evict in a row, so that one wait covers all copies to the host."""
-        while needed > self._num_free and (evict := next(victims, None)) is not None:
-            evict()
-        if needed > self._device.pool.num_free:
-            self._settle()
-
-    def _place(self, attempt: Callable[[], None], victims: Iterator[Evict]) -> bool:
-        """Evict until ``attempt`` finds room; false if nothing is left to evict."""
-        while True:
-            try:
-                attempt()
-            except OutOfChunks as error:
-                leaving = self._num_free > self._device.pool.num_free
-                enough = leaving and error.needed <= self._num_free
-                evict = None if enough else next(victims, None)
-                if evict is not None:
-                    evict()
-                elif leaving:
-                    self._settle()
-                else:
-                    return False
-            else:
-                return True
-
     def _admit(self, model: ModelMemory) -> bool:
         """Free the chunks for a prefetch, if there are enough without hurting the turn."""
-        turn = [self._table[sequence] for sequence in self._turn]
-        reserve = self._device.pool.chunks_for(sum(entry.block_nbytes for entry in turn))
-        needed = model.weights.num_chunks + reserve
-        idle = [
-            other
-            for other in self._models.values()
-            if other.weights.mapped and other.last_planned < self._stamp
-        ]
-        idle.sort(key=lambda other: other.last_planned)
-        if needed > self._num_free + sum(other.weights.num_chunks for other in idle):
+        turn = sum(self._table[sequence].block_nbytes for sequence in self._turn)
+        reserve = self._device.pool.chunks_for(turn)
+        if not self._room.make_beside(model.weights.num_chunks + reserve, self._stamp, self._order):
             return False
-        self._make_room(needed, (other.weights.unload for other in idle))
         # Younger than all idle models from now on, so that the turn's growth takes them first.
         model.last_planned = self._stamp
         return True
@@ -291,6 +295,8 @@ class MemoryManager:
     def _bring_in_alone(self, entry: SequenceEntry, capacity: int) -> None:
         """Place the only sequence of a turn afresh: its blocks may lie scattered over chunks."""
         self._table.swap_out(entry, self._turn)
-        self._settle()
+        for evict in self._order.kept(entry.model):
+            evict()
+        self._room.settle()
         entry.ensure_capacity(capacity)
         self._turn.add(entry.sequence)

@@ -29,8 +29,13 @@ class ModelMemory:
         fingerprint: str,
         slabs: HostSlabs,
         meter: TransferMeter,
+        *,
+        shares: bool,
     ) -> None:
-        """``PoolTooSmall`` unless the pool holds the weights and one block of KV."""
+        """``PoolTooSmall`` unless the pool holds the weights and one block of KV.
+
+        ``shares`` as ``KvStore``.
+        """
         self.name = weights.name
         self.weights = weights
         self.last_planned = 0
@@ -46,7 +51,7 @@ class ModelMemory:
                     "available_bytes": self._pool.nbytes,
                 },
             )
-        self.kv = KvStore(device, self.name, shape, fingerprint, slabs, meter)
+        self.kv = KvStore(device, self.name, shape, fingerprint, slabs, meter, shares=shares)
 
     @property
     def max_tokens(self) -> int:

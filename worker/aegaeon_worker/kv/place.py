@@ -60,12 +60,13 @@ NOWHERE = KvPlace(0, 0, ())
 """No KV was kept."""
 
 
-def runs_of(blocks: Iterable[HostBlock], generation: int) -> tuple[BlockRun, ...]:
-    """Join blocks that follow each other."""
+def runs_of(stamped: Iterable[tuple[HostBlock, int]]) -> tuple[BlockRun, ...]:
+    """Join blocks that follow each other and have one generation; pairs of block and generation."""
     runs: list[BlockRun] = []
-    for block in blocks:
+    for block, generation in stamped:
         last = runs[-1] if runs else None
-        if last and (block.slab, block.index) == (last.slab, last.first_block + last.num_blocks):
+        follows = (block.slab, generation, block.index)
+        if last and follows == (last.slab, last.generation, last.first_block + last.num_blocks):
             runs[-1] = BlockRun(last.slab, generation, last.first_block, last.num_blocks + 1)
         else:
             runs.append(BlockRun(block.slab, generation, block.index, 1))

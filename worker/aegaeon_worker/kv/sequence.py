@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from aegaeon_worker.kv.arrival import Arrival
 from aegaeon_worker.kv.place import HostBlock, KvPlace
+from aegaeon_worker.kv.prefix_keys import PrefixKeys
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 
 
@@ -31,6 +32,25 @@ class SequenceKv:
     """KV of another node: on its way to ``host_blocks``, or there, until a turn first runs it."""
     published: bool = False
     """Other workers may read the host copy, and no copy to or from it is under way here."""
+    keys: PrefixKeys | None = None
+    """Names its full blocks; None if it shares none."""
+    entered: int = 0
+    """Leading blocks whose KV others may find by their keys."""
+    reused_tokens: int = 0
+    """Stored tokens that were found, and not computed for this sequence."""
+
+    looked_up: bool = False
+    """It has been counted among those that look for their tokens."""
+
+    @property
+    def comes(self) -> bool:
+        """Its KV is still elsewhere, or on its way here."""
+        return self.foreign is not None or self.arrival is not None
+
+    @property
+    def num_full(self) -> int:
+        """Blocks that the stored tokens fill."""
+        return self.num_tokens // BLOCK_TOKENS
 
     @property
     def resident(self) -> bool:
@@ -56,8 +76,9 @@ class SequenceKv:
 
     def forget_tokens(self) -> None:
         """All of them are to be computed again; the blocks stay."""
-        self.num_tokens = self.saved_tokens = 0
+        self.num_tokens = self.saved_tokens = self.entered = self.reused_tokens = 0
         self.foreign = None
+        self.looked_up = False
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,21 @@ class BlockStamps:
         found = os.pread(self._fd(run.slab), len(expected), offset)
         return run.generation != 0 and found == expected
 
+    def is_empty(self, slab: int) -> bool:
+        """Whether nobody has left anything to read in a slab."""
+        if slab in self._fds:
+            return os.fstat(self._fds[slab]).st_size == 0
+        path = self._path(slab)
+        return not path.exists() or path.stat().st_size == 0
+
+    def age_order(self, slab: int) -> int:
+        """Lower for a slab whose readable blocks were left or read by their owner longer ago."""
+        return os.fstat(self._fd(slab)).st_mtime_ns
+
+    def note_use(self, slab: int) -> None:
+        """What was left in a slab has been of use."""
+        os.utime(self._fd(slab))
+
     def close(self) -> None:
         """Close the files; what is stamped stays stamped."""
         while self._fds:
@@ -64,8 +79,12 @@ class BlockStamps:
         if written < len(data):  # the next byte finds the file system full, and says so
             os.pwrite(self._fd(slab), data[written:], first_block * _STAMP.size + written)
 
+    def _path(self, slab: int) -> Path:
+        return self._directory / f"stamps-{slab}"
+
     def _fd(self, slab: int) -> int:
         if slab not in self._fds:
-            path = self._directory / f"stamps-{slab}"
-            self._fds[slab] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fds[slab] = os.open(
+                self._path(slab), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
         return self._fds[slab]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 
-import torch
-
-from aegaeon_worker.device.errors import OutOfChunks
-from aegaeon_worker.device.interface import CopyLane, Device, VirtualRange
-from aegaeon_worker.kv.block_ledger import BlockLedger
+from aegaeon_worker.device.interface import CopyLane, Device
+from aegaeon_worker.kv.block_copies import BlockCopies
 from aegaeon_worker.kv.errors import SequenceNotResident
+from aegaeon_worker.kv.host_copies import HostCopies
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.imports import Imports
-from aegaeon_worker.kv.place import HostBlock, KvPlace
-from aegaeon_worker.kv.sequence import SequenceKv, copy_runs
-from aegaeon_worker.kv.shape import KvShape, kv_range
-from aegaeon_worker.kv.transfers import TransferMeter, Transfers
+from aegaeon_worker.kv.mapped_blocks import MappedBlocks
+from aegaeon_worker.kv.place import KvPlace
+from aegaeon_worker.kv.prefix_cache import PrefixCache
+from aegaeon_worker.kv.prefix_keys import Prefix, PrefixKeys
+from aegaeon_worker.kv.prefix_use import Reused
+from aegaeon_worker.kv.sequence import SequenceKv
+from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape, kv_range
+from aegaeon_worker.kv.transfers import TransferMeter
 
 
 class KvStore:
@@ -34,28 +36,32 @@ class KvStore:
         fingerprint: str,
         slabs: HostSlabs,
         meter: TransferMeter,
+        *,
+        shares: bool,
     ) -> None:
         """Reserve addresses for as many blocks as the whole pool could hold.
 
-        ``fingerprint`` names the weights, for workers that go on with each other's KV.
+        ``fingerprint`` names the weights, for workers that go on with each other's KV. Sequences
+        have the KV of common prefixes in common if the store ``shares`` any.
         """
         slabs.require_block(shape.host_nbytes)
         self.shape = shape
-        self._device = device
         self._slabs = slabs
-        self._meter = meter
         self._range = device.reserve(kv_range(name), device.pool.nbytes, CopyLane.KV)
+        self._blocks = MappedBlocks(device.pool, self._range, shape.block_nbytes)
+        self._copies = BlockCopies(device, self._range, slabs, shape, meter)
+        self.ledger = self._blocks.ledger
+        """To be read only."""
         self.tensor = shape.tensor_over(self._range, device.pool.nbytes)
         """[num_blocks, *block_shape]; only blocks in block tables are mapped, others fault."""
-        self._ledger = BlockLedger(len(self.tensor), shape.block_nbytes, device.pool.chunk_nbytes)
         self._sequences: dict[int, SequenceKv] = {}
-        self._emptied: set[int] = set()
         self._content = shape.content(fingerprint)
-        self.imports = Imports(slabs, shape, self._content)
-        # Whether copies were queued since they were last waited for, and whether blocks were freed
-        # under copies to the host that compute has not been ordered after.
-        self._copying = False
-        self._writing = False
+        self.cache = PrefixCache(self.ledger, slabs, shape.host_nbytes, self._content)
+        self.imports = Imports(slabs, shape, self._content, self.cache)
+        self._host = HostCopies(self._copies, self.cache)
+        self._shares = shares
+        # Sequences with more reused tokens than were told.
+        self._reused: dict[int, None] = {}
 
     def __getitem__(self, sequence: int) -> SequenceKv:
         """The state of one sequence, to be read only; ``KeyError`` if it was never added."""
@@ -63,69 +69,91 @@ class KvStore:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks in use."""
-        return len(self._range.mapped) - len(self._emptied)
+        """Chunks in use, those with nothing but kept blocks included."""
+        return self._blocks.num_chunks
 
     @property
     def num_leaving(self) -> int:
         """Chunks that ``settle`` will give back."""
-        return len(self._emptied)
+        return self._blocks.num_leaving
 
-    def add(self, sequence: int, source: KvPlace | None = None) -> None:
+    def add(
+        self, sequence: int, source: KvPlace | None = None, prefix: Prefix | None = None
+    ) -> None:
         """Start a sequence without KV; ``ValueError`` if it exists.
 
         ``source`` is where another worker left its KV: on this node it counts as stored, and is
-        copied in when it is first needed on the device. ``imports`` tells what became of it.
+        copied in when it is first needed on the device. ``imports`` tells what became of it. With a
+        ``prefix`` it goes on with KV that is there for its tokens by then, and leaves its own for
+        others.
         """
         if sequence in self._sequences:
             raise ValueError(f"sequence {sequence} exists already")
         kv = self._sequences[sequence] = SequenceKv()
+        if prefix is not None and self._shares:
+            kv.keys = PrefixKeys(self._content, prefix)
         if source is not None:
             self.imports.admit(sequence, kv, source)
 
     def missing_chunks(self, wants: Iterable[tuple[int, int]]) -> int:
         """Chunks to map for ``ensure_capacity`` of all these pairs of sequence and tokens."""
         needed = sum(self._sequences[s].missing_blocks(tokens) for s, tokens in wants)
-        if needed > self._ledger.num_free:
-            return self._ledger.positions_for(needed)
-        taken = self._ledger.take(needed)
-        self._ledger.give_back(taken.blocks)
-        return len(set(taken.new_positions) - self._emptied)
+        return self._blocks.missing_chunks(needed)
 
     def ensure_capacity(self, sequence: int, num_tokens: int) -> None:
         """Bring the stored KV to the device, with room for ``num_tokens`` tokens in all.
 
-        Copies are queued; compute issued from now on starts after them. Those of KV that another
-        worker left are to be confirmed before compute. ``OutOfChunks`` and no change if the pool
-        lacks chunks.
+        KV that is there for the tokens that follow counts as stored afterwards. Copies are queued;
+        compute issued from now on starts after them. Those of KV that another worker left are to be
+        confirmed before compute. ``OutOfChunks`` if the pool lacks chunks; then no more has changed
+        than by ``share``.
         """
         kv = self._sequences[sequence]
-        was_resident = kv.resident
-        needed = kv.missing_blocks(num_tokens)
-        if needed > 0:
-            kv.device_blocks.extend(self._take(needed))
+        self.share(sequence)
+        was_resident, present = kv.resident, len(kv.device_blocks)
+        run = self.cache.on_host(kv)
+        found = 0 if run is None else kv.num_tokens + len(run.keys) * BLOCK_TOKENS
+        try:
+            self._extend(kv, kv.missing_blocks(max(num_tokens, found)))
+        except BaseException:
+            if run is not None:
+                self.cache.give_up(run)
+            raise
         if kv.arrival is not None:
             if not kv.arrival.closed:  # too late: compute does not wait for the wire
-                self._release_host(kv)
+                self._host.release(kv, keep=False)
             self.imports.settle(sequence, kv)
         if not was_resident:
             if kv.foreign is None:
-                self._copy_in(kv, kv.host_blocks)
+                self._host.restore(kv, present)
             else:
                 self._import(sequence, kv, kv.foreign)
-            self._device.fence_compute()
+        if run is not None:
+            self._host.adopt(kv, run)
+            self._reused[sequence] = None
+        if run is not None or not was_resident:
+            self._copies.fence()
+
+    def share(self, sequence: int) -> None:
+        """Let a sequence use device blocks that hold the KV of its next tokens; needs no room."""
+        kv = self._sequences[sequence]
+        before = kv.reused_tokens
+        self._blocks.empty(self.cache.share(kv))
+        if kv.reused_tokens != before:
+            self._reused[sequence] = None
 
     def confirm_imports(self) -> None:
         """Wait for copies of KV that other workers left; what was not theirs to the end is lost."""
-        for sequence in self.imports.confirm(self._synchronize):
+        for sequence in self.imports.confirm(self._host.synchronize):
             kv = self._sequences[sequence]
-            self._release_host(kv)
+            self._host.release(kv, keep=False)
             kv.forget_tokens()
 
     def commit(self, sequence: int, num_tokens: int) -> None:
         """Declare that the device holds the KV of ``num_tokens`` tokens, more or fewer than before.
 
-        ``SequenceNotResident`` if its blocks do not hold that many.
+        ``SequenceNotResident`` if its blocks do not hold that many; ``ValueError`` if they are
+        fewer than those in blocks that other sequences use as well.
         """
         kv = self._sequences[sequence]
         if not kv.resident or len(kv.device_blocks) < KvShape.blocks_for(num_tokens):
@@ -133,8 +161,12 @@ class KvStore:
                 f"sequence {sequence} has {len(kv.device_blocks)} blocks on the device, "
                 f"too few for {num_tokens} tokens"
             )
+        if num_tokens // BLOCK_TOKENS < kv.entered:
+            self.cache.withdraw(kv, num_tokens // BLOCK_TOKENS)
+            self._host.release(kv, keep=False)
         kv.num_tokens = num_tokens
         kv.saved_tokens = min(kv.saved_tokens, num_tokens)
+        self.cache.enter(kv)
 
     def block_table(self, sequence: int) -> list[int]:
         """Device block ids in token order; ``SequenceNotResident`` if the KV is swapped out."""
@@ -148,14 +180,7 @@ class KvStore:
 
         ``OutOfHostBlocks`` and no change if the slabs are full.
         """
-        kv = self._sequences[sequence]
-        if kv.clean:
-            return
-        missing = KvShape.blocks_for(kv.num_tokens) - len(kv.host_blocks)
-        if missing > 0:
-            kv.host_blocks.extend(self._slabs.take(self.shape.host_nbytes, missing))
-        self._copy(kv.device_blocks, kv.host_blocks, kv.dirty_blocks(), self._device.copy_out)
-        kv.saved_tokens = kv.num_tokens
+        self._host.save(self._sequences[sequence])
 
     def swap_out(self, sequence: int) -> None:
         """Complete the host copy and free the device blocks; errors as ``write_back``.
@@ -164,8 +189,7 @@ class KvStore:
         frees stay mapped until ``settle``.
         """
         self.write_back(sequence)
-        self._release_device(self._sequences[sequence])
-        self._writing = self._copying
+        self._release_device(self._sequences[sequence], keep=False)
 
     def publish(self, sequence: int) -> KvPlace:
         """Free the device blocks and let other workers read the host copy until it is freed.
@@ -178,123 +202,100 @@ class KvStore:
         blocks = kv.host_blocks[: KvShape.blocks_for(kv.num_tokens)]
         runs = self._slabs.publish(blocks, self._content)
         kv.published = True
-        self._release_device(kv)
+        self._release_device(kv, keep=True)
         return KvPlace(kv.num_tokens, self.shape.host_nbytes, runs)
 
     def settle(self) -> None:
         """Give the chunks without a used block back, once nothing touches them any more."""
-        if self._emptied:
-            self._synchronize()
-            self._range.unmap(sorted(self._emptied))
-            self._emptied.clear()
+        self._blocks.settle(self._host.synchronize)
+
+    def tidy(self) -> bool:
+        """Wait for what sequences that have ended leave in host memory; whether there was any."""
+        if waits := bool(self._host.closing):
+            self._host.synchronize()
+        return waits
+
+    def evict(self, blocks: Iterable[int]) -> None:
+        """Drop blocks that rest in the ledger."""
+        self._free_blocks(self.cache.evict_device(blocks))
 
     def drop_host_copy(self, sequence: int) -> None:
         """Free the host blocks of a resident sequence; ``SequenceNotResident`` otherwise."""
         kv = self._sequences[sequence]
         if not kv.resident:
             raise SequenceNotResident(f"the host copy of sequence {sequence} is the only one")
-        self._release_host(kv)
+        self._host.release(kv, keep=False)
 
     def drop(self, sequence: int) -> None:
         """Lose all KV of a sequence; it stays, without tokens."""
         kv = self._sequences[sequence]
-        self._release_device(kv)
-        self._release_host(kv)
+        self._release_device(kv, keep=False)
+        self._host.release(kv, keep=False)
         kv.forget_tokens()
 
-    def free(self, sequence: int) -> None:
-        """End a sequence and free its KV."""
-        self.drop(sequence)
+    def free(self, sequence: int, *, sound: bool = True, save: bool = False) -> None:
+        """End a sequence; what others could go on with is kept while nobody needs the room.
+
+        It is not ``sound`` if the sequence has failed: then others had better compute it anew. To
+        ``save`` it is to have a host copy as well, where there is room.
+        """
+        kv = self._sequences.pop(sequence)
+        self._reused.pop(sequence, None)
         self.imports.forget(sequence)
-        del self._sequences[sequence]
+        if not sound:
+            self.cache.distrust(kv)
+        elif save and kv.entered and kv.resident and not kv.published:
+            self._host.leave(kv)
+        self._release_device(kv, keep=True)
+        self._host.release(kv, keep=True)
+
+    def take_reused(self) -> list[Reused]:
+        """Sequences that have gone on with KV that was there, since the last call."""
+        found, self._reused = self._reused, {}
+        return [Reused(sequence, self._sequences[sequence].reused_tokens) for sequence in found]
 
     def audit(self) -> None:
         """Raise ``AssertionError`` unless blocks, chunks and sequences agree."""
-        self._ledger.audit()
-        owned = [block for kv in self._sequences.values() for block in kv.device_blocks]
-        if len(set(owned)) != len(owned) or len(owned) != self._ledger.num_used:
-            raise AssertionError(f"device blocks of sequences: {sorted(owned)}")
-        if self._range.mapped != self._ledger.used_positions() | self._emptied:
-            raise AssertionError(
-                f"chunks mapped: {sorted(self._range.mapped)}, "
-                f"used: {sorted(self._ledger.used_positions())}, leaving: {sorted(self._emptied)}"
-            )
+        self._blocks.audit()
+        sequences = self._sequences.values()
+        self.cache.audit(
+            Counter(block for kv in sequences for block in kv.device_blocks),
+            Counter(
+                [*self._host.closing, *(block for kv in sequences for block in kv.host_blocks)]
+            ),
+        )
 
     def close(self) -> None:
         """Free every sequence and end the reservation."""
         for sequence in list(self._sequences):
             self.free(sequence)
+        self.tidy()
+        self.evict(self.ledger.longest_resting(self.ledger.num_resting))
+        self.cache.drop_kept()
         self.settle()
         self._range.release()
 
-    def _take(self, count: int) -> list[int]:
-        pool = self._device.pool
-        if count > self._ledger.num_free:
-            needed = self._ledger.positions_for(count)
-            name = self._range.name
-            raise OutOfChunks(name, needed, pool.num_free, pool.num_chunks, pool.chunk_nbytes)
-        taken = self._ledger.take(count)
-        # Chunks that were about to leave stay.
-        staying = self._emptied.intersection(taken.new_positions)
-        try:
-            self._range.map(p for p in taken.new_positions if p not in staying)
-        except BaseException:
-            self._ledger.give_back(taken.blocks)
-            raise
-        self._emptied -= staying
-        if self._writing:
-            # The blocks may still be on their way to the host.
-            self._device.fence_compute()
-            self._writing = False
-        return taken.blocks
-
-    def _copy_in(self, kv: SequenceKv, host: Sequence[HostBlock]) -> None:
-        which = range(KvShape.blocks_for(kv.num_tokens))
-        self._copy(kv.device_blocks, host, which, self._device.copy_in)
+    def _extend(self, kv: SequenceKv, count: int) -> None:
+        """Give a sequence fresh blocks."""
+        if count:
+            blocks = self._blocks.take(count)
+            self._copies.before_writing()
+            self.cache.hold_device(blocks)
+            kv.device_blocks.extend(blocks)
 
     def _import(self, sequence: int, kv: SequenceKv, place: KvPlace) -> None:
         """Copy foreign KV to blocks that are there, unless it is gone."""
-        if self.imports.copy(sequence, place, lambda: self._copy_in(kv, place.blocks)):
+        blocks = kv.device_blocks[: KvShape.blocks_for(kv.num_tokens)]
+        if self.imports.copy(sequence, place, lambda: self._copies.to_device(blocks, place.blocks)):
             kv.foreign = None
             kv.saved_tokens = 0
         else:
             kv.forget_tokens()
 
-    def _copy(
-        self,
-        device: Sequence[int],
-        host: Sequence[HostBlock],
-        which: range,
-        copy: Callable[[VirtualRange, int, torch.Tensor], None],
-    ) -> None:
-        """Copy the blocks with these indices one way or the other, run by run."""
-        start_ns = time.perf_counter_ns()
-        self._device.fence_copies()
-        self._copying = True
-        nbytes = self.shape.block_nbytes
-        longest = None if self.shape.pieces == 1 else 1  # other ranks' pieces lie between
-        part = slice(which.start, which.stop)
-        for run in copy_runs(device[part], host[part], longest=longest):
-            view = self._slabs.view(run.host_block, run.count, self.shape.host_nbytes)
-            copy(self._range, run.device_block * nbytes, view[: run.count * nbytes])
-        elapsed_ns = time.perf_counter_ns() - start_ns
-        self._meter.add(Transfers(kv_bytes=len(which) * nbytes, kv_ns=elapsed_ns))
-
-    def _release_device(self, kv: SequenceKv) -> None:
-        self._emptied.update(self._ledger.give_back(kv.device_blocks))
+    def _release_device(self, kv: SequenceKv, *, keep: bool) -> None:
+        self._free_blocks(self.cache.let_go_device(kv.device_blocks, keep=keep))
         kv.device_blocks = []
 
-    def _release_host(self, kv: SequenceKv) -> None:
-        if kv.arrival is not None:
-            kv.arrival.close()
-        if kv.host_blocks:
-            if self._copying and not kv.published:
-                self._synchronize()
-            self._slabs.give_back(kv.host_blocks)
-            kv.host_blocks = []
-        kv.published = False
-        kv.saved_tokens = 0
-
-    def _synchronize(self) -> None:
-        self._device.synchronize(CopyLane.KV)
-        self._copying = self._writing = False
+    def _free_blocks(self, emptied: Iterable[int]) -> None:
+        self._blocks.empty(emptied)
+        self._copies.note_freed()

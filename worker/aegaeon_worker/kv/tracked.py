@@ -49,7 +49,9 @@ class SequenceEntry:
 class SequenceTable:
     """Looks sequences up and swaps them out, whatever the state of the host slabs."""
 
-    def __init__(self) -> None:
+    def __init__(self, tidy: Callable[[], bool]) -> None:
+        """``tidy`` ends what still holds host memory without need; whether anything did."""
+        self._tidy = tidy
         self._entries: dict[int, SequenceEntry] = {}
         self._arrivals = 0
         self._lost: list[int] = []
@@ -134,16 +136,6 @@ class SequenceTable:
         lost, self._lost = self._lost, []
         return lost
 
-    def audit_host(self, used: dict[int, int]) -> None:
-        """Raise ``AssertionError`` unless sequences own exactly the host blocks in use, by size."""
-        owned: dict[int, int] = {}
-        for entry in self._entries.values():
-            if entry.kv.host_blocks:
-                count = owned.get(entry.host_nbytes, 0) + len(entry.kv.host_blocks)
-                owned[entry.host_nbytes] = count
-        if owned != used:
-            raise AssertionError(f"host blocks owned by sequences: {owned}, in use: {used}")
-
     def _sacrifices(self, entry: SequenceEntry, spared: Set[int]) -> Iterator[bool]:
         """Free host memory for ``entry`` step by step; each step yields true.
 
@@ -156,8 +148,10 @@ class SequenceTable:
             if other is not entry and other.kv.host_blocks and not other.leaving
         ]
         holders.sort(key=lambda other: (other.host_nbytes != entry.host_nbytes, -other.arrival))
+        if self._tidy():
+            yield True
         for other in holders:
-            if other.kv.device_blocks:
+            if other.kv.device_blocks and other.kv.resident:
                 other.model.kv.drop_host_copy(other.sequence)
                 yield True
         for other in holders:

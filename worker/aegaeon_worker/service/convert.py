@@ -16,6 +16,7 @@ from aegaeon_worker.kv.fetches import Fetched
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.place import BlockRun, KvPlace
+from aegaeon_worker.kv.prefix_use import Reused
 from aegaeon_worker.sampling.parameters import SamplingParameters
 
 ROLES = {
@@ -44,6 +45,7 @@ def spec_from_pb(spec: model_pb2.ModelSpec) -> ModelSpec:
         trust_remote_code=spec.trust_remote_code,
         ttft_slo_ns=spec.ttft_slo_ns,
         tpot_slo_ns=spec.tpot_slo_ns,
+        prefix_caching=not spec.no_prefix_caching,
     )
 
 
@@ -57,6 +59,7 @@ def spec_to_pb(spec: ModelSpec) -> model_pb2.ModelSpec:
         trust_remote_code=spec.trust_remote_code,
         ttft_slo_ns=spec.ttft_slo_ns,
         tpot_slo_ns=spec.tpot_slo_ns,
+        no_prefix_caching=not spec.prefix_caching,
     )
 
 
@@ -87,6 +90,10 @@ def memory_to_pb(usage: events.MemoryUsage) -> cluster_pb2.WorkerMemory:
         host_kv_bytes=usage.host_kv_bytes,
         weight_cache_bytes=usage.weight_cache_bytes,
         sequences=usage.sequences,
+        prefix_device_bytes=usage.prefix.device_bytes,
+        prefix_host_bytes=usage.prefix.host_bytes,
+        prefix_queried_tokens=usage.prefix.queried_tokens,
+        prefix_reused_tokens=usage.prefix.reused_tokens,
     )
 
 
@@ -153,6 +160,8 @@ def _sequence_from_pb(spec: worker_pb2.SequenceSpec) -> commands.SequenceSpec:
         stop=_stop_from_pb(spec.stop),
         kv=place_from_pb(spec.kv) if spec.kv.num_tokens else None,
         sampling=_sampling_from_pb(spec.sampling) if spec.HasField("sampling") else None,
+        prefix_caching=not spec.no_prefix_caching,
+        cache_salt=spec.cache_salt,
     )
 
 
@@ -269,6 +278,9 @@ def event_to_pb(  # noqa: C901 (one row per event)
             return response(sequence_fetched=_fetched_to_pb(event))
         case Imported():
             return response(sequence_imported=_imported_to_pb(event))
+        case Reused(sequence, num_tokens):
+            reused = worker_pb2.SequenceReused(handle=sequence, reused_tokens=num_tokens)
+            return response(sequence_reused=reused)
         case events.MemoryUsage():
             return response(memory=memory_to_pb(event))
         case events.Ready(models):
