@@ -16,6 +16,7 @@ from itertools import takewhile
 BENCHMARKS = {
     "cpu_stack": "the whole stack on CPUs, with transformers beside it",
     "scheduler_load": "the scheduler daemon under load, with stub workers",
+    "gateway_load": "the HTTP gateway streaming to many callers, with stub workers",
     "kv_handoff": "KV that goes from one worker to another, through host slabs and over the wire",
     "live_policies": "scheduling policies side by side on small models and real daemons",
     "estimator_error": "estimated against measured times, on profiles and on a live worker",

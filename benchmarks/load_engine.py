@@ -29,7 +29,9 @@ _COMPLETED = worker_pb2.TurnEnded.REASON_COMPLETED
 class Pace:
     """How fast all engines step, and what became of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: int = 0) -> None:
+        #: Ids that tokens are below; 0 lets them tell the time.
+        self.vocabulary = vocabulary
         self.interval_s = 0.0
         #: Set when it changes.
         self.listeners: list[asyncio.Event] = []
@@ -116,13 +118,18 @@ class StubEngine:
         self._pace.steps += 1
         self._pace.tokens += count
         if not ended:
-            return _step_bytes(self._template, count)
+            return self._bytes(self._template, count)
         body = self._fixed_part(set(ended))
         for handle in ended:
             self._last_step.pop(handle, None)
             self._wanted.pop(handle, None)
         self._members_changed()
-        return _step_bytes(body, count)
+        return self._bytes(body, count)
+
+    def _bytes(self, fixed_part: bytes, count: int) -> bytes:
+        vocabulary = self._pace.vocabulary
+        tokens = packed_tokens(3, count, vocabulary) if vocabulary else packed_tokens(3, count)
+        return _step_bytes(fixed_part + tokens)
 
     def _members_changed(self) -> None:
         self._pace.members -= len(self._handles)
@@ -228,9 +235,8 @@ def _event(**fields: Any) -> bytes:
     return worker_pb2.ExecuteResponse(**fields).SerializeToString()
 
 
-def _step_bytes(fixed_part: bytes, count: int) -> bytes:
-    """A step event: `fixed_part` with ``count`` tokens that tell the time."""
-    body = fixed_part + packed_tokens(3, count)
+def _step_bytes(body: bytes) -> bytes:
+    """A step event."""
     number, size = 7, len(body)
     varint = bytearray()
     while size > 0x7F:

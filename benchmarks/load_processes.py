@@ -56,7 +56,7 @@ class LineProcess:
 
 @dataclass(frozen=True)
 class Daemon:
-    """A running scheduler."""
+    """A running daemon."""
 
     address: str
     process: psutil.Process
@@ -74,12 +74,25 @@ class Daemon:
 @contextmanager
 def scheduler_daemon(*flags: str) -> Iterator[tuple[Daemon, Path]]:
     """The real daemon on a unix socket in a folder of its own, which is given as well."""
+    with TemporaryDirectory(prefix="load-") as name:
+        listen = f"unix:{Path(name) / 's'}"
+        with _daemon("aegaeon_scheduler", "--listen", listen, *flags) as daemon:
+            yield daemon, Path(name)
+
+
+@contextmanager
+def gateway_daemon(scheduler: str) -> Iterator[Daemon]:
+    """The real gateway on a free port of loopback."""
+    with _daemon("aegaeon.http", "--scheduler", scheduler, "--port", "0") as daemon:
+        yield daemon
+
+
+@contextmanager
+def _daemon(module: str, *flags: str) -> Iterator[Daemon]:
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="load-")))
         read, write = os.pipe()
-        command = [sys.executable, "-m", "aegaeon_scheduler", "--listen", f"unix:{folder / 's'}"]
         process = subprocess.Popen(
-            [*command, "--ready-fd", str(write), *flags],
+            [sys.executable, "-m", module, "--ready-fd", str(write), *flags],
             pass_fds=(write,),
             env={**os.environ, "AEGAEON_LOG_LEVEL": "ERROR", "GRPC_VERBOSITY": "NONE"},
         )
@@ -88,8 +101,8 @@ def scheduler_daemon(*flags: str) -> Iterator[tuple[Daemon, Path]]:
         with os.fdopen(read) as ready:
             line = ready.readline()
         if not line:
-            raise RuntimeError(f"the scheduler did not start: {process.wait()}")
-        yield Daemon(json.loads(line)["address"], psutil.Process(process.pid)), folder
+            raise RuntimeError(f"{module} did not start: {process.wait()}")
+        yield Daemon(json.loads(line)["address"], psutil.Process(process.pid))
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -74,9 +74,9 @@ async def register(
     return float(answer.lease_ttl_ns / 1e9)
 
 
-async def run(scheduler_address: str, listen: str) -> None:
+async def run(scheduler_address: str, listen: str, vocabulary: int) -> None:
     """Serve until stdin ends."""
-    pace = Pace()
+    pace = Pace(vocabulary)
     engines = [StubEngine(number, pace) for number in range(ENGINES)]
     server = grpc.aio.server(options=server_options())
     server.add_generic_rpc_handlers((StubNode(engines),))
@@ -108,8 +108,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scheduler", required=True)
     parser.add_argument("--listen", required=True)
+    parser.add_argument("--vocabulary", type=int, default=0, help="see `Pace`")
     options = parser.parse_args()
-    uvloop.run(run(options.scheduler, options.listen))
+    uvloop.run(run(options.scheduler, options.listen, options.vocabulary))
 
 
 if __name__ == "__main__":

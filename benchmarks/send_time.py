@@ -22,9 +22,10 @@ def age(token: int, at: int) -> int:
     return (at - token) % _MODULUS
 
 
-def packed_tokens(field: int, count: int) -> bytes:
-    """A packed protobuf field with ``count`` times the token of this moment, 3 bytes each."""
-    token = now()
+def packed_tokens(field: int, count: int, vocabulary: int = _MODULUS) -> bytes:
+    """A packed protobuf field with ``count`` times the token of this moment, 3 bytes each; below
+    ``vocabulary``, which leaves its age untold."""
+    token = now() % vocabulary
     one = bytes([token & 0x7F | 0x80, token >> 7 & 0x7F | 0x80, token >> 14])
     size = 3 * count
     head = (
