@@ -243,10 +243,11 @@ class Session:
 
 
 def _is_loss(code: grpc.StatusCode, problem: AegaeonError) -> bool:
-    # gRPC reports a write that met a breaking stream as INTERNAL; a scheduler's own internal errors
-    # have a detail and with it a reason.
+    # gRPC reports a write that met a breaking stream as INTERNAL, and a call that a stopping server
+    # ended as CANCELLED; a scheduler's own internal errors have a detail and with it a reason.
     bare = problem.reason is ErrorReason.UNSPECIFIED
-    return code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.INTERNAL and bare)
+    lost = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    return lost or (code is grpc.StatusCode.INTERNAL and bare)
 
 
 async def _watch(

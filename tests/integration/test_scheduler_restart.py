@@ -34,9 +34,11 @@ def read_all(service: LLMService, request: Request, into: list[StepOutput]) -> N
     into.extend(service.stream(request))
 
 
-@pytest.mark.parametrize("transport", ["unix", "tcp"])
+@pytest.mark.parametrize(
+    ("transport", "end"), [("unix", "kill"), ("tcp", "kill"), ("unix", "stop")]
+)
 def test_streams_go_on_with_identical_tokens(
-    daemons: Daemons, tiny_models: list[ModelSpec], shm_dir: Path, transport: str
+    daemons: Daemons, tiny_models: list[ModelSpec], shm_dir: Path, transport: str, end: str
 ) -> None:
     spec = tiny_models[1]
     scheduler = daemons.scheduler(*["127.0.0.1:0"] * (transport == "tcp"))
@@ -56,7 +58,7 @@ def test_streams_go_on_with_identical_tokens(
         for reader in readers:
             reader.start()
         until(lambda: all(len(stream) > 20 for stream in streams), START_S)
-        scheduler.kill()
+        getattr(scheduler, end)()
         assert any(len(stream) < NEW_TOKENS for stream in streams)
         again = daemons.scheduler(scheduler.address)
         assert again.address == scheduler.address
