@@ -187,3 +187,17 @@ def test_a_closed_service_says_so(stub: RunningStub) -> None:
     service.close()
     with pytest.raises(Exception, match="closed"):
         service.serve([request()])
+
+
+async def test_a_deadline_holds_while_the_scheduler_hangs(tmp_path: Path) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    server = await asyncio.start_unix_server(hang, str(tmp_path / "s"))
+    async with server, open_channel(f"unix:{tmp_path}/s") as channel, Session(channel) as session:
+        message = to_generate_request(request())
+        started = time.monotonic()
+        pending = session.submit(message, timeout_ns=200_000_000)
+        with pytest.raises(RequestTimeoutError, match=r"0\.2 s"):
+            await pending.result()
+        assert time.monotonic() - started < 5
