@@ -99,4 +99,6 @@ def _show(record: InstanceRecord, as_json: bool, how_to_stop: str) -> None:
         print(f"  gateway    {record.url}")
     print(f"  scheduler  {record.address}")
     print(f"  logs       {record.log_dir}")
+    for url in record.metrics:
+        print(f"  metrics    {url}")
     print(how_to_stop, flush=True)

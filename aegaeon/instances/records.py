@@ -15,6 +15,7 @@ import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from aegaeon.errors import ConfigError
 from aegaeon.local.run_directory import LOCK, PREFIX, locked, runtime_roots
@@ -41,6 +42,13 @@ class InstanceRecord:
     url: str = ""
     #: Where its daemons write.
     log_dir: str = ""
+    #: Where they tell Prometheus: the gateway, the scheduler, the workers, as far as they do.
+    metrics: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Self:
+        """Of what `asdict` made, after JSON. Raises TypeError, KeyError."""
+        return cls(**{**fields, "metrics": tuple(fields["metrics"])})
 
 
 class InstanceFolder:
@@ -105,13 +113,13 @@ def find_instance(instance: str) -> InstanceRecord | None:
     for root in runtime_roots():
         folder = root / name
         # Somebody else's folder of this name could lead anywhere.
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             if not _is_ours(folder):
                 continue
             with locked(folder / LOCK) as free:
                 if not free:
                     text = (folder / _RECORD).read_text(encoding="utf-8")
-                    return InstanceRecord(**json.loads(text))
+                    return InstanceRecord.from_json(json.loads(text))
     return None
 
 

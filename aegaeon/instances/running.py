@@ -96,6 +96,7 @@ class RunningInstance:
             address=self._cluster.address,
             url=gateway.url if gateway else "",
             log_dir=str(self._cluster.log_dir),
+            metrics=_metrics(plan, gateway),
         )
         self._folder.write(self.record)
         self._loop = LoopThread("aegaeon-instance")
@@ -140,3 +141,11 @@ def _folder(path: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"{path}: no folder for logs: {error.strerror}") from error
     return path.absolute()
+
+
+def _metrics(plan: InstancePlan, gateway: GatewayPlan | None) -> tuple[str, ...]:
+    urls = [f"{gateway.url}/metrics"] if gateway else []
+    if (port := plan.metrics_port) is not None:
+        workers = sum(len(node.worker_roles) for node in plan.nodes)
+        urls += [f"http://127.0.0.1:{port + position}/metrics" for position in range(1 + workers)]
+    return tuple(urls)

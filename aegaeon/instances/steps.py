@@ -74,7 +74,7 @@ def read_steps(pipe: TextIO) -> Iterator[Step | Ending]:
         if kind == "step":
             yield Step(**fields)
         elif kind == "ready":
-            yield InstanceRecord(**fields)
+            yield InstanceRecord.from_json(fields)
         elif kind == "misuse":
             yield ConfigError(**fields)
         else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -10,11 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
+from aegaeon.instances.records import find_instance
 from aegaeon.model_spec import ModelSpec
 from tests.integration.surroundings import ROOT, Surroundings
 from tests.integration.text_model import SHORT_CONTEXT, text_model
+from tests.metrics.scraping import Samples, parse
 
 MIB = 1 << 20
 #: For a machine that other tests keep busy.
@@ -53,6 +58,14 @@ class Command:
         process = self.start(*arguments)
         out, err = process.communicate(timeout=90)
         return process.returncode, out, err
+
+    def metrics(self) -> Samples:
+        """What its processes tell Prometheus now."""
+        record = find_instance("tests")
+        assert record is not None
+        texts = [httpx.get(url).text for url in record.metrics]
+        assert len(texts) == 3
+        return {key: value for text in texts for key, value in parse(text).items()}
 
     @property
     def sizes(self) -> list[str]:
@@ -100,8 +113,19 @@ def text_specs(tmp_path_factory: pytest.TempPathFactory) -> list[ModelSpec]:
 def instance(command: Command, text_specs: list[ModelSpec]) -> Iterator[Command]:
     """Runs with both models. Tests leave it without requests, and with both deployed."""
     models = [f"{spec.name}={spec.path()}" for spec in text_specs]
-    status, out, err = command.run("start", *models, *command.sizes, "--detach")
+    port = str(two_free_ports())
+    flags = [*command.sizes, "--metrics-port", port, "--detach"]
+    status, out, err = command.run("start", *models, *flags)
     assert status == 0, err
     assert "serves" in out
     yield command
     assert command.run("stop")[0] == 0
+
+
+def two_free_ports() -> int:
+    """The first of two that follow each other."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port: int = first.getsockname()[1]
+            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
+                return port

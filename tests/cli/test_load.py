@@ -18,6 +18,8 @@ from tests.cli.conftest import Command
 from tests.integration.daemons import until
 
 MODELS = [LoadModel("a", 100, 64), LoadModel("b", 100, 16)]
+SEVEN = ("--max-tokens", "7", "--ignore-eos")
+USES = ("weights", "kv", "free")
 LOAD = "--rates 4,8 --seconds 1.5 --input-tokens 6 --output-tokens 4 --ttft-s 60 --tpot-s 60"
 
 
@@ -109,3 +111,31 @@ def test_quantiles_are_of_values_that_are_there() -> None:
     assert line[0] == (1.0, 0.01)
     assert line[-1] == (100.0, 1.0)
     assert distribution([]) == []
+
+
+def test_every_process_tells_what_it_did(
+    instance: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = instance.metrics()
+    assert main(["generate", "long", "ab", "--raw", *SEVEN, "--json"]) == 0
+    assert main(["generate", "long", "ab", "--raw", "--no-such-option"]) == 2
+    assert main(["generate", "absent", "ab"]) == 1
+    prompt = json.loads(capsys.readouterr().out)["usage"]["prompt_tokens"]
+    after = instance.metrics()
+    grown = {key: value - before.get(key, 0) for key, value in after.items()}
+    expected = {
+        ("aegaeon_http_requests_total", "POST", "/v1/completions", "200"): 1,
+        ("aegaeon_http_errors_total", "model_not_found", "/v1/chat/completions"): 1,
+        ("aegaeon_requests_ended_total", "long", "finished"): 1,
+        ("aegaeon_generation_tokens_total", "long"): 7,
+        ("aegaeon_time_to_first_token_seconds_count", "long"): 1,
+        ("aegaeon_time_per_output_token_seconds_count", "long"): 1,
+        ("aegaeon_worker_tokens_total", "node_0/0", "prefill"): prompt,
+        ("aegaeon_worker_tokens_total", "node_0/0", "decode"): 6,
+        ("aegaeon_worker_step_seconds_count", "node_0/0"): 7,
+    }
+    assert {key: grown.get(key) for key in expected} == expected
+    assert after["aegaeon_worker_weight_cache_total", "node_0/0", "miss"] >= 2
+    pool = [after["aegaeon_worker_device_memory_bytes", "node_0/0", use] for use in USES]
+    assert sum(pool) == 128 << 20
+    assert after["aegaeon_engine_ready", "node_0/0", "simple"] == 1

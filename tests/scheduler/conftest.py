@@ -105,13 +105,17 @@ async def start() -> AsyncIterator[Start]:
     started: list[Harness] = []
 
     async def run(
-        lease_ttl_ns: int = 10_000_000_000, state_file: Path | None = None, **core: Any
+        lease_ttl_ns: int = 10_000_000_000,
+        state_file: Path | None = None,
+        metrics_listen: str | None = None,
+        **core: Any,
     ) -> Harness:
         config = DaemonConfig(
             listen="127.0.0.1:0",
             lease_ttl_ns=lease_ttl_ns,
             shutdown_grace_s=0.2,
             state_file=state_file,
+            metrics_listen=metrics_listen,
             core=CoreConfig(**core),
         )
         server = SchedulerServer(config)

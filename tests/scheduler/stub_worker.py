@@ -232,12 +232,15 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
     def _step(self, turn: StubTurn) -> bool:
         """One step of every member; False when there are none."""
         handles, tokens, reasons, specs = [], [], [], []
+        prompts: list[int] = []
         for handle in list(turn.members):
             sequence = self.sequences.get(handle)
             if sequence is None:
                 del turn.members[handle]
                 continue
             self._import(sequence)
+            if not sequence.made:
+                prompts.append(len(sequence.spec.prompt_token_ids))
             token = sequence.next_token()
             handles.append(handle)
             specs.append(sequence.spec)
@@ -254,7 +257,8 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
             token_ids=tokens,
             finish_reasons=reasons,
             step_time_ns=int(self.settings.step_s * 1e9),
-            decode_sequences=len(handles),
+            prefill_tokens=sum(prompts),
+            decode_sequences=len(handles) - len(prompts),
         )
         tell(step, specs)
         self._out.put_nowait(worker_pb2.ExecuteResponse(step=step))
