@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import time
@@ -11,7 +12,7 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.chaos.rounds import Outcome, RoundFailedError, campaign
+from tests.chaos.rounds import ROUNDS_PER_CLUSTER, Outcome, RoundFailedError, campaign
 
 
 def main() -> int:
@@ -30,7 +31,8 @@ def main() -> int:
     status = 0
     try:
         with campaign(options.seed) as running:
-            running.run(options.first, options.rounds, tell)
+            until = start + options.minutes * 60
+            running.run(options.first, options.rounds, tell, until)
     except RoundFailedError as error:
         print(f"FAILED: {error}", file=sys.stderr)
         print(
@@ -59,7 +61,8 @@ def _summary(
         "first": options.first,
         "rounds": len(outcomes),
         "failed": status,
-        "clusters": len({(o.number // 20) for o in outcomes}),
+        "clusters": len({o.number // ROUNDS_PER_CLUSTER for o in outcomes}),
+        "topologies": sorted({outcome.topology for outcome in outcomes}),
         "requests": sum(outcome.requests for outcome in outcomes),
         "retries_of_callers": sum(outcome.retries for outcome in outcomes),
         "faults": dict(kinds.most_common()),
@@ -74,6 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin none after this")
     parser.add_argument("--out", type=Path, help="write the summary here")
     parser.add_argument("--verbose", action="store_true", help="one line per round")
     return parser.parse_args()

@@ -90,10 +90,11 @@ class Cluster:
         found = []
         if snapshot.active_requests:
             found.append(f"{snapshot.active_requests} requests")
-        connected = {(w.node_id, w.worker_index) for w in snapshot.workers if w.connected}
+        registered = {(worker.node_id, worker.worker_index) for worker in snapshot.workers}
         for node, index, _ in self.topology.workers:
-            if (node, index) not in connected:
-                found.append(f"{node}/{index} is not connected")
+            if (node, index) not in registered:
+                found.append(f"{node}/{index} is not registered")
+        found += [f"{e.engine_id} is not ready" for e in snapshot.engines if not e.ready]
         for engine in snapshot.engines:
             if engine.sequences or engine.held_sequences:
                 found.append(f"{engine.engine_id} has sequences")
@@ -151,6 +152,8 @@ class Cluster:
             "model_cache_bytes": 64 * MIB,
             "device_memory_bytes": self.topology.device_bytes,
             "threads": 1,
+            "tensor_parallel_size": self.topology.ranks,
+            "rank_timeout_s": 2,
         }
         self.fleet.start(f"worker {number}", "aegaeon_worker", flags, wire.address)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import shutil
 import tempfile
@@ -54,21 +55,28 @@ class Campaign:
         self._nursery = nursery
         (folder / "models").mkdir()
         self._models: list[ModelSpec] = make_models(folder / "models")
-        self._oracle = Oracle(self._models)
-        with self._cluster(topology.QUIET, "quiet") as (_, service):
-            self._oracle.learn(service)
+        #: By ranks of an engine.
+        self._oracles: dict[int, Oracle] = {}
 
-    def run(self, first: int, count: int, tell: Callable[[Outcome], None]) -> None:
-        """Rounds ``first`` to ``first + count - 1``; raises `RoundFailedError`."""
+    def run(
+        self,
+        first: int,
+        count: int,
+        tell: Callable[[Outcome], None],
+        until: float = math.inf,
+    ) -> None:
+        """Rounds ``first`` to ``first + count - 1``, but none that begins after the monotonic time
+        ``until``; raises `RoundFailedError`."""
         number = first
-        while number < first + count:
+        while number < first + count and time.monotonic() < until:
             block = number // ROUNDS_PER_CLUSTER
             end = min((block + 1) * ROUNDS_PER_CLUSTER, first + count)
             chosen = topology.draw(random.Random(f"{self._seed} topology {block}"))
+            oracle = self._oracle(chosen.ranks)
             try:
                 with self._cluster(chosen, f"b{block}") as (cluster, service):
-                    load = Load(cluster, service, self._oracle)
-                    while number < end:
+                    load = Load(cluster, service, oracle)
+                    while number < end and time.monotonic() < until:
                         tell(self._round(number, cluster, load))
                         number += 1
             except RoundFailedError:
@@ -77,6 +85,13 @@ class Campaign:
                 raise RoundFailedError(
                     f"seed {self._seed}, after round {number}, topology {chosen}: {error!r}"
                 ) from error
+
+    def _oracle(self, ranks: int) -> Oracle:
+        if ranks not in self._oracles:
+            oracle = self._oracles[ranks] = Oracle(self._models)
+            with self._cluster(topology.quiet(ranks), f"q{ranks}") as (_, service):
+                oracle.learn(service)
+        return self._oracles[ranks]
 
     @contextmanager
     def _cluster(

@@ -20,14 +20,17 @@ class Topology:
     device_bytes: int
     num_slabs: int
     policy: str
+    #: Workers of one engine.
+    ranks: int = 1
 
     @property
     def workers(self) -> list[tuple[str, int, str]]:
         """Node, index and role of every worker."""
         return [
-            (f"node_{number}", index, role)
+            (f"node_{number}", index * self.ranks + rank, role)
             for number, roles in enumerate(self.nodes)
             for index, role in enumerate(roles)
+            for rank in range(self.ranks)
         ]
 
     def node_configs(self, models: list[ModelSpec]) -> list[NodeConfig]:
@@ -38,6 +41,7 @@ class Topology:
                 num_prefill_engines=roles.count("prefill"),
                 num_decode_engines=roles.count("decode"),
                 num_engines=roles.count("simple"),
+                tensor_parallel_size=self.ranks,
                 cached_models=models,
             )
             for number, roles in enumerate(self.nodes)
@@ -45,10 +49,16 @@ class Topology:
 
     def __str__(self) -> str:
         nodes = " + ".join(",".join(roles) for roles in self.nodes)
-        return f"{nodes}; {self.device_bytes // MIB} MiB; {self.num_slabs} slabs; {self.policy}"
+        ranks = f" of {self.ranks} ranks" if self.ranks > 1 else ""
+        sizes = f"{self.device_bytes // MIB} MiB; {self.num_slabs} slabs"
+        return f"{nodes}{ranks}; {sizes}; {self.policy}"
 
 
-QUIET = Topology((("simple",),), 192 * MIB, 8, "deadline")
+def quiet(ranks: int) -> Topology:
+    """Where nothing happens. Sums over ranks may differ in the last place from those of one."""
+    return Topology((("simple",),), 192 * MIB, 8, "deadline", ranks)
+
+
 _NODES = (
     (("simple",),),
     (("simple", "simple"),),
@@ -60,9 +70,9 @@ _NODES = (
 
 
 def draw(chance: random.Random) -> Topology:
-    return Topology(
-        chance.choice(_NODES),
-        chance.choice((64, 64, 128, 192)) * MIB,
-        chance.choice((2, 4, 8)),
-        chance.choice(("deadline", "deadline", "round-robin", "published")),
-    )
+    nodes = chance.choice(_NODES)
+    device_bytes = chance.choice((64, 64, 128, 192)) * MIB
+    num_slabs = chance.choice((2, 4, 8))
+    policy = chance.choice(("deadline", "deadline", "round-robin", "published"))
+    ranks = 2 if nodes in _NODES[:3] and chance.random() < 0.4 else 1
+    return Topology(nodes, device_bytes, num_slabs, policy, ranks)
