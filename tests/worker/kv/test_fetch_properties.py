@@ -191,3 +191,20 @@ class FetchMachine(RuleBasedStateMachine):
 
 TestFetchMachine = FetchMachine.TestCase
 TestFetchMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_a_worker_that_hangs_holds_up_its_own_transfers_alone() -> None:
+    wire = Wire()
+    source = Harness(SHAPES, num_chunks=WEIGHT_CHUNKS + 3)
+    target = Harness(SHAPES, num_chunks=WEIGHT_CHUNKS + 3, carry=wire.carry)
+    for sequence in range(1, 7):
+        source.start(sequence, "a", 5)
+        place = source.hand_off(sequence)
+        address = "hangs" if sequence < 5 else "well"
+        target.memory.add_sequence(sequence, "a", replace(place, address=address))
+    assert [arrival.sequence for arrival in wire.under_way] == [1, 2, 5, 6]
+    target.memory.free(3)
+    target.memory.fetches.ended(wire.under_way[0], 0, 1)
+    assert [arrival.sequence for arrival in wire.under_way] == [1, 2, 5, 6, 4]
+    for harness in (source, target):
+        harness.close()

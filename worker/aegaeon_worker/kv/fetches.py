@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from aegaeon_worker.kv.arrival import Arrival
 from aegaeon_worker.kv.tracked import SequenceEntry, SequenceTable
 
-#: Transfers at once: one fills the wire, a second one hides the pauses between two.
-_MOST_AT_ONCE = 2
+#: Transfers at once from one worker: one fills the wire, a second one hides the pauses between two.
+_MOST_FROM_ONE = 2
+#: From all workers together, so that one that hangs holds up its own alone.
+_MOST_AT_ONCE = 8
 
 Carry = Callable[[Arrival], None]
 """Begins to bring KV to its blocks, on another thread; ``Fetches.ended`` is to follow."""
@@ -64,16 +66,28 @@ class Fetches:
         return [fetched for entry, fetched in outcomes if self._lives(entry)]
 
     def _start(self) -> None:
-        while self._waiting and len(self._running) < _MOST_AT_ONCE:
-            entry, arrival = self._waiting.popleft()
-            if not self._lives(entry):
-                continue
+        while (found := self._next()) is not None:
+            entry, arrival = found
             if self._carry is None or not self._make_room(entry, arrival):
                 arrival.close()
                 self._conclude(entry, arrival, 0, 0)
                 continue
             self._running[arrival] = entry
             self._carry(arrival)
+
+    def _next(self) -> tuple[SequenceEntry, Arrival] | None:
+        """The first that waits for a worker from which another transfer may come; forgets those
+        before it that have ended.
+        """
+        self._waiting = deque(item for item in self._waiting if self._lives(item[0]))
+        if len(self._running) >= _MOST_AT_ONCE:
+            return None
+        busy = Counter(arrival.place.address for arrival in self._running)
+        for item in self._waiting:
+            if busy[item[1].place.address] < _MOST_FROM_ONE:
+                self._waiting.remove(item)
+                return item
+        return None
 
     def _make_room(self, entry: SequenceEntry, arrival: Arrival) -> bool:
         """Give the arrival its blocks, unless a turn did not wait for it."""

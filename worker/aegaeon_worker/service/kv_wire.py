@@ -136,8 +136,11 @@ class _Attempts:
         except grpc.aio.AioRpcError as rpc_error:
             self._over |= rpc_error.code() in _FINAL
             self.broke(str(from_rpc_error(rpc_error)))
-        except (BrokenTransferError, TimeoutError) as error:
-            self.broke(str(error) or f"nothing came for {_STALL_S:.0f} s")
+        except BrokenTransferError as error:
+            self.broke(str(error))
+        except TimeoutError:
+            self._over |= self._arrival.received == before
+            self.broke(f"nothing came for {_STALL_S:.0f} s")
         self._fruitless = 0 if self._arrival.received > before else self._fruitless + 1
 
     def broke(self, reason: str) -> None:
