@@ -48,7 +48,9 @@ async def register() -> AsyncIterator[Register]:
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(scheduler, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        registration = Registration(f"127.0.0.1:{port}", cluster_pb2.RegisterWorkerRequest(), PLAIN)
+        registration = Registration(
+            f"127.0.0.1:{port}", cluster_pb2.RegisterWorkerRequest(), PLAIN, 5.0
+        )
         closers.extend([lambda: server.stop(0), registration.close])
         return scheduler, registration
 
