@@ -116,6 +116,11 @@ class NotRunningError(UnavailableError):
 
     reason = ErrorReason.SHUTTING_DOWN
 
+    @property
+    def name(self) -> str:
+        """What no peer answers, so that the contract has no reason for it."""
+        return "NOT_RUNNING"
+
 
 class ResourceExhaustedError(AegaeonError):
     """A limit or a memory budget is reached."""

@@ -82,6 +82,16 @@ class RequestScope:
             status,
             f" {code}" if code else "",
             seconds,
+            extra={
+                "fields": {
+                    "request_id": request_id,
+                    "method": scope["method"],
+                    "path": scope["path"],
+                    "status": status,
+                    "code": code,
+                    "duration_s": round(seconds, 6),
+                }
+            },
         )
 
     def _limited(self, receive: Receive) -> Receive:

@@ -60,7 +60,7 @@ def test_a_model_comes_and_goes(
         ("generate long hello --raw --system x", 2, "error: --system is a part of a chat"),
         ("generate long hello --temperature 3", 2, "error: Invalid value for '--temperature'"),
         ("generate long hello --top-p 0", 1, "error: INVALID_VALUE: top_p: "),
-        ("generate long hello --url http://127.0.0.1:1", 3, "error: SHUTTING_DOWN: no gateway"),
+        ("generate long hello --url http://127.0.0.1:1", 3, "error: NOT_RUNNING: no gateway"),
         ("generate long hello --url ftp://x", 2, "error: --url 'ftp://x': expected http"),
         ("bench absent --seconds 1", 1, "error: MODEL_NOT_FOUND: not ready: absent; ready: long"),
     ],

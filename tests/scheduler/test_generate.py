@@ -265,3 +265,20 @@ async def test_a_slow_reader_pauses_itself_and_nobody_else(start: Start) -> None
             tokens += message.token_ids
     assert tokens == answer((1,), 4_000)
     await harness.settled()
+
+
+async def test_a_request_is_followed_under_its_caller_s_label(
+    scheduler: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "aegaeon_scheduler.service.request_log")
+    request = generate_request(count=1900)
+    request.label = "mine"
+    call = scheduler.inference.Generate(request)
+    await call.read()
+    (worker,) = scheduler.workers
+    assert [sequence.spec.label for sequence in worker.sequences.values()] == ["mine"]
+    call.cancel()
+    await scheduler.settled()
+    (line,) = [one for one in caplog.records if hasattr(one, "fields")]
+    assert line.getMessage().startswith("request mine of m cancelled on n0/0 with ")
+    assert line.fields["request_id"] == "mine"

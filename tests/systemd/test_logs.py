@@ -57,3 +57,10 @@ def test_a_wrong_wish_is_named(variable: str) -> None:
     assert done.returncode == 1
     assert f"{variable} is" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_fields_of_a_line_are_fields_of_its_object() -> None:
+    line = record(logging.INFO, "request %s", "r")
+    line.fields = {"request_id": "r", "status": 200}
+    entry = json.loads(JsonFormatter("aegaeon-x").format(line))
+    assert (entry["request_id"], entry["status"], entry["message"]) == ("r", 200, "request r")

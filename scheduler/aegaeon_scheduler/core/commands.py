@@ -49,6 +49,7 @@ class AddSequence:
     kv: KvPlace | None = None
     sampling: SamplingParameters | None = None
     prefix: PrefixSharing = COMMON
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

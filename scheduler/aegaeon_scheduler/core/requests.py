@@ -79,6 +79,7 @@ def assign(
             place,
             sequence.sampling,
             sequence.prefix,
+            sequence.label,
         )
     )
     _publish(state, sequence, change)

@@ -27,6 +27,7 @@ from aegaeon_scheduler.service.inference import InferenceService
 from aegaeon_scheduler.service.metrics import SchedulerMetrics
 from aegaeon_scheduler.service.models import ModelService
 from aegaeon_scheduler.service.registry import Registry
+from aegaeon_scheduler.service.request_log import log_request
 from aegaeon_scheduler.service.state_file import StateFile
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class SchedulerServer:
     def __init__(self, config: DaemonConfig) -> None:
         self._config = config
         self.driver = Driver(config.core)
+        self.driver.listen(log_request)
         self._registry = Registry(self.driver, config.lease_ttl_ns, config.security)
         self._server = make_server(config.security)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(

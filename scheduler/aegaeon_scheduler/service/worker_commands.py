@@ -69,6 +69,7 @@ def _sequence_spec(command: commands.AddSequence) -> worker_pb2.SequenceSpec:
         sampling=None if command.sampling is None else sampling_message(command.sampling),
         no_prefix_caching=not command.prefix.enabled,
         cache_salt=command.prefix.salt,
+        label=command.label,
     )
 
 

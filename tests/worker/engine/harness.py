@@ -158,6 +158,7 @@ class EngineHarness:
             sampling,
             prefix_caching,
             cache_salt,
+            f"label-{handle}",
         )
         self.send(commands.AddSequences([spec]))
         return handle

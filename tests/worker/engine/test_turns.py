@@ -232,7 +232,10 @@ def test_a_sequence_that_cannot_run_fails_alone(
 
 
 def test_a_fault_in_the_forward_pass_fails_only_the_sequence_at_fault(
-    cases: list[Case], shm_dir: Path, monkeypatch: pytest.MonkeyPatch
+    cases: list[Case],
+    shm_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     case = cases[0]
     sound = TurnRunner._forward
@@ -253,6 +256,8 @@ def test_a_fault_in_the_forward_pass_fails_only_the_sequence_at_fault(
         assert isinstance(error, AegaeonError)
         assert error.reason is ErrorReason.ENGINE_FAULT
         assert "injected" in error.message
+        fields = {"request_id": f"label-{bad}", "model": case.name}
+        assert [getattr(line, "fields", None) for line in caplog.records] == [fields] * 2
         assert all(engine.outputs[handle].finish is FinishReason.LENGTH for handle in good)
 
 

@@ -14,7 +14,7 @@ PLACE = KvPlace(40, 4096, (BlockRun(2, (1 << 64) - 1, 5, 2), BlockRun(0, 1, 0, 1
 
 
 def added(kv: worker_pb2.KvPlace | None) -> commands.SequenceSpec:
-    spec = worker_pb2.SequenceSpec(handle=1, model="m", kv=kv)
+    spec = worker_pb2.SequenceSpec(handle=1, model="m", kv=kv, label="mine")
     command = convert.command_from_pb(
         worker_pb2.ExecuteRequest(add_sequences=worker_pb2.AddSequences(sequences=[spec]))
     )
@@ -26,6 +26,7 @@ def test_a_place_comes_to_another_worker_as_it_left() -> None:
     handed_off = convert.event_to_pb(HandedOff(7, PLACE, 12)).sequence_handed_off
     assert (handed_off.handle, handed_off.copy_time_ns) == (7, 12)
     assert added(handed_off.kv).kv == PLACE
+    assert added(handed_off.kv).label == "mine"
 
 
 def test_no_kv_and_kv_without_tokens_mean_the_same() -> None:

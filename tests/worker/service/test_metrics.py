@@ -27,12 +27,14 @@ from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.place import BlockRun, KvPlace
+from aegaeon_worker.kv.prefix_use import PrefixUse
 from aegaeon_worker.service.gpu_power import GpuPower
 from aegaeon_worker.service.metrics import WorkerMetrics
 from tests.metrics.scraping import parse
 
 MODEL = LoadedModel(ModelSpec("m", Path("/m")), ModelFacts("f", 1, 1, 16, 10, 10, (2,)))
-STATUS = EngineStatus(MemoryUsage(1, 2, 3, 4, 5, 6), (MODEL,), "m")
+PREFIX = PrefixUse(queried_tokens=40, reused_tokens=32, device_bytes=7, host_bytes=8)
+STATUS = EngineStatus(MemoryUsage(1, 2, 3, 4, 5, 6, PREFIX), (MODEL,), "m")
 
 
 def told(*events: Event, power: GpuPower | None = None) -> dict[tuple[str, ...], float]:
@@ -104,7 +106,17 @@ def test_memory_is_what_the_engine_last_said() -> None:
     assert [found["device_memory_bytes", use] for use in ("weights", "kv", "free")] == [1, 2, 3]
     assert [found["host_memory_bytes", use] for use in ("kv_slabs", "weight_cache")] == [4, 5]
     assert (found["sequences",], found["loaded_models",], found["info", "cpu"]) == (6, 1, 1)
+    assert [found["prefix_cache_bytes", place] for place in ("device", "host")] == [7, 8]
     assert ("gpu_power_watts",) not in found
+
+
+def test_totals_that_the_engine_counts_are_taken_over_once() -> None:
+    metrics = WorkerMetrics(lambda: STATUS, "n/0", "cpu", None)
+    for _ in range(2):
+        metrics.refresh()
+    samples = parse(generate_latest(metrics.registry).decode())
+    assert samples["aegaeon_worker_prefix_cache_queries_total", "n/0"] == 40
+    assert samples["aegaeon_worker_prefix_cache_hits_total", "n/0"] == 32
 
 
 def test_power_is_asked_of_the_sensor_and_nan_when_it_fails() -> None:

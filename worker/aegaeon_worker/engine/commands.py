@@ -36,7 +36,7 @@ class SequenceSpec:
 
     ``kv`` is where another worker left the KV of the first of them. Without ``sampling`` the best
     token is taken. With ``prefix_caching`` it may share KV with sequences of the same
-    ``cache_salt`` that begin with the same tokens.
+    ``cache_salt`` that begin with the same tokens. ``label`` is the caller's, for the log.
     """
 
     handle: int
@@ -48,6 +48,7 @@ class SequenceSpec:
     sampling: SamplingParameters | None = None
     prefix_caching: bool = True
     cache_salt: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from aegaeon_worker.engine.events import (
     TurnStarted,
 )
 from aegaeon_worker.engine.model_table import InstalledModel, ModelTable, Prepared
+from aegaeon_worker.engine.request_log import log_failure
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.engine.step_plan import StepLimits
@@ -268,6 +269,9 @@ class Engine:
 
     def _fail(self, failures: Iterable[SequenceFailed]) -> None:
         for failure in failures:
+            sequence = self._sequences.get(failure.handle)
+            if sequence is not None:
+                log_failure(sequence, failure.error)
             self._forget(failure.handle, sound=False)
             self._publish(failure)
 

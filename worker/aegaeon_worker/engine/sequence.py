@@ -22,13 +22,15 @@ class Sequence:
     """
 
     __slots__ = (
-        "_counts", "handle", "model", "num_computed", "num_prompt", "sampling", "stop", "text",
-        "tokens",
+        "_counts", "handle", "label", "model", "num_computed", "num_prompt", "sampling", "stop",
+        "text", "tokens",
     )  # fmt: skip
 
     def __init__(self, spec: SequenceSpec, text: Future[TextState] | None = None) -> None:
         self.handle = spec.handle
         self.model = spec.model
+        #: The caller's, for the log.
+        self.label = spec.label
         self.stop = spec.stop
         #: None takes the best token.
         self.sampling = spec.sampling

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Sequence as Seq
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from aegaeon.errors import EngineError
 from aegaeon_worker.engine.events import FinishReason, SequenceFailed, StepBatch
 from aegaeon_worker.engine.model_table import InstalledModel
+from aegaeon_worker.engine.request_log import log_failure
 from aegaeon_worker.engine.sampler import Choice, choose_tokens
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.step_plan import Chunk, StepLimits, build_input, plan_step
@@ -19,8 +19,6 @@ from aegaeon_worker.grammar.waiting import compiled
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.parallel.errors import GroupBroken
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -114,8 +112,9 @@ class TurnRunner:
     def _isolate(self, chunks: Seq[Chunk], error: Exception, result: StepResult) -> None:
         """A pass failed: repeat it one by one, so that only the sequence at fault fails."""
         if len(chunks) == 1:
-            handle = chunks[0].sequence.handle
-            logger.error("sequence %d failed in the forward pass", handle, exc_info=error)
+            sequence = chunks[0].sequence
+            handle = sequence.handle
+            log_failure(sequence, "the forward pass", error)
             reason = EngineError(f"the forward pass failed: {type(error).__name__}: {error}")
             result.failed.append(SequenceFailed(handle, reason))
             return

@@ -162,6 +162,7 @@ def _sequence_from_pb(spec: worker_pb2.SequenceSpec) -> commands.SequenceSpec:
         sampling=_sampling_from_pb(spec.sampling) if spec.HasField("sampling") else None,
         prefix_caching=not spec.no_prefix_caching,
         cache_salt=spec.cache_salt,
+        label=spec.label,
     )
 
 

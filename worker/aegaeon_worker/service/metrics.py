@@ -23,6 +23,7 @@ from aegaeon_worker.engine.events import (
 from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
+from aegaeon_worker.kv.prefix_use import PrefixUse
 from aegaeon_worker.service.gpu_power import GpuPower
 
 _LOAD_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -36,6 +37,8 @@ class WorkerMetrics:
     ) -> None:
         self._status, self._name, self._power = status, name, power
         self.registry: CollectorRegistry = new_registry()
+        #: As last looked at: the engine counts these itself.
+        self._prefix = PrefixUse()
         self._make_counters()
         self._make_histograms()
         self._make_gauges()
@@ -84,10 +87,18 @@ class WorkerMetrics:
             ("weight_cache", memory.weight_cache_bytes),
         ):
             self._host_memory.labels(name, use).set(nbytes)
+        self._refresh_prefixes(memory.prefix)
         self._sequences.labels(name).set(memory.sequences)
         self._models.labels(name).set(len(status.models))
         if self._power is not None:
             self._watts.labels(name).set(self._power.watts())
+
+    def _refresh_prefixes(self, use: PrefixUse) -> None:
+        name, before, self._prefix = self._name, self._prefix, use
+        self._queries.labels(name).inc(use.queried_tokens - before.queried_tokens)
+        self._hits.labels(name).inc(use.reused_tokens - before.reused_tokens)
+        self._prefix_memory.labels(name, "device").set(use.device_bytes)
+        self._prefix_memory.labels(name, "host").set(use.host_bytes)
 
     def _on_turn_started(self, event: TurnStarted) -> None:
         name = self._name
@@ -123,6 +134,10 @@ class WorkerMetrics:
         self._imports = self._counter(
             "kv_imports", "Sequences that came with KV, by whether it was still there.", "result"
         )
+        self._queries = self._counter(
+            "prefix_cache_queries", "Tokens looked up among KV of common beginnings."
+        )
+        self._hits = self._counter("prefix_cache_hits", "Of those, tokens that were found.")
         self._moved = self._counter("moved_bytes", "Bytes copied.", "kind")
         self._copy_seconds = self._counter(
             "copy_seconds", "Time that turns waited for copies.", "kind"
@@ -142,6 +157,9 @@ class WorkerMetrics:
     def _make_gauges(self) -> None:
         self._device_memory = self._gauge("device_memory_bytes", "The device's pool.", "use")
         self._host_memory = self._gauge("host_memory_bytes", "Shared memory in use.", "use")
+        self._prefix_memory = self._gauge(
+            "prefix_cache_bytes", "KV kept for common beginnings.", "place"
+        )
         self._sequences = self._gauge("sequences", "Sequences that the worker knows.")
         self._models = self._gauge("loaded_models", "Models that can run.")
         if self._power is not None:
