@@ -9,18 +9,24 @@ from collections.abc import Iterator
 
 #: For one test, in seconds: all of them together are bounded in CI.
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "3"))
-#: Printed by pytest when a test fails.
+#: Reported when a test fails, with the number of the case: `FUZZ_CASE` begins there.
 SEED = int(os.environ.get("FUZZ_SEED") or random.SystemRandom().randrange(1_000_000))
 
 
+FIRST = int(os.environ.get("FUZZ_CASE", "0"))
+#: The case under way.
+where = ""
+
+
 def cases(name: str) -> Iterator[random.Random]:
-    """One source of chance per case, until the time is over. Says which one failed."""
-    start, number = time.monotonic(), 0
+    """One source of chance per case, until the time is over."""
+    global where
+    start, number = time.monotonic(), FIRST
     while time.monotonic() - start < SECONDS:
-        print(f"\r{name}: FUZZ_SEED={SEED}, case {number}", end="")
+        where = f"FUZZ_SEED={SEED} FUZZ_CASE={number}"
         yield random.Random(f"{SEED} {name} {number}")
         number += 1
-    print(f"\r{name}: {number} cases")
+    print(f"{name}: {number - FIRST} cases")
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
