@@ -101,7 +101,14 @@ class Daemons:
             "aegaeon_scheduler", {"listen": listen or f"unix:{self._folder}/s", **flags}
         ).wait_ready()
 
-    def worker(self, scheduler: str, *, prefix: Sequence[str] = (), **flags: object) -> Daemon:
+    def worker(
+        self,
+        scheduler: str,
+        *,
+        module: str = "aegaeon_worker",
+        prefix: Sequence[str] = (),
+        **flags: object,
+    ) -> Daemon:
         """A worker that may not serve yet; its device holds one tiny model."""
         defaults = {
             "scheduler": scheduler,
@@ -114,7 +121,7 @@ class Daemons:
             "device_memory_bytes": 64 << 20,
             "threads": 1,
         }
-        return self.start("aegaeon_worker", {**defaults, **flags}, prefix)
+        return self.start(module, {**defaults, **flags}, prefix)
 
     def start(self, module: str, flags: Mapping[str, object], prefix: Sequence[str] = ()) -> Daemon:
         """Any daemon; ``prefix`` are the words of a command that runs it."""

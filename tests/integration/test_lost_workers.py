@@ -149,3 +149,25 @@ def test_a_worker_without_a_scheduler_ends_after_its_time(
     assert "has not answered for 1 s" in said
     assert "Traceback" not in said
     assert list(shm_dir.iterdir()) == []
+
+
+def test_a_worker_whose_engine_is_stuck_ends_and_its_requests_go_on(
+    daemons: Daemons, tiny_models: list[ModelSpec]
+) -> None:
+    """Its loop answers all the time, and its lease is renewed."""
+    spec = tiny_models[1]
+    scheduler = daemons.scheduler()
+    stuck = daemons.worker(
+        scheduler.address, module="tests.integration.stuck_worker", engine_timeout_s=2
+    ).wait_ready()
+    with LLMService([tiny_node([spec])], address=scheduler.address) as service:
+        reader = Reader(service, ask(spec, PROMPT, NEW_TOKENS))
+        reader.start()
+        said = stuck.wait_failed()
+        assert "stuck in one step for 2 s" in said
+        assert "Traceback" not in said
+        daemons.worker(scheduler.address).wait_ready()
+        reader.join(START_S)
+        assert tokens_of(reader.steps) == tokens_of(
+            service.serve([ask(spec, PROMPT, NEW_TOKENS)])[0]
+        )

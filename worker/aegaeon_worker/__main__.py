@@ -72,6 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--scheduler", required=True, help="scheduler address: host:port or unix:path")
     add(
+        "--engine-timeout-s",
+        type=_seconds_or_never,
+        help="end when a step takes so long; 0: never (default: 120 on GPUs, 0 on CPUs)",
+    )
+    add(
         "--scheduler-timeout-s",
         type=_seconds,
         help="end after so long without the scheduler (default: 600)",
@@ -126,6 +131,10 @@ def _size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, not {text}")
     return size
+
+
+def _seconds_or_never(text: str) -> float:
+    return 0.0 if text == "0" else _seconds(text)
 
 
 def _seconds(text: str) -> float:

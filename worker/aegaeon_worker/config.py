@@ -59,6 +59,9 @@ class WorkerConfig:
     """Sequences share the KV of common prefixes, unless their model or they themselves do not."""
     keep_weights: bool = False
     """A clean stop leaves the weight cache for the next start."""
+    engine_timeout_s: float | None = None
+    """An engine that is stuck in one step for so long ends the worker; 0 is never, None is 120 on
+    GPUs and never on CPUs."""
     scheduler_timeout_s: float = 600.0
     """Without an answer of the scheduler for so long the worker ends, and with it its caches."""
     insecure_bind: bool = False

@@ -11,7 +11,7 @@ from typing import Any
 from aegaeon.errors import AegaeonError
 from aegaeon.rpc.address import bind
 from aegaeon.rpc.channel import make_server
-from aegaeon.rpc.daemon import StopSignal, announce_ready
+from aegaeon.rpc.daemon import StopSignal, announce_ready, leave
 from aegaeon.rpc.health import Health
 from aegaeon.rpc.notify import keep_watchdog, notify
 from aegaeon.rpc.version import CONTRACT_VERSION
@@ -27,6 +27,7 @@ from aegaeon_worker.service.kv_wire import KvWire
 from aegaeon_worker.service.measuring import Measuring
 from aegaeon_worker.service.registration import Registration
 from aegaeon_worker.service.servicer import WorkerServicer
+from aegaeon_worker.service.stuck import EngineStuckError, stuck_limit_s, wait_stuck
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ async def serve(config: WorkerConfig) -> None:
         device = parts.device
         speed = await on_passing_thread(measure_speed, device.torch_device, default_dtype(device))
         await _serve_parts(config, parts, speed, stop)
+    except EngineStuckError as error:
+        # What gives memory back in order would wait for the thread for ever; the kernel does not.
+        logger.critical("%s", error)
+        leave(1)
     finally:
         notify("STOPPING=1")
         await wire.close()
@@ -83,7 +88,7 @@ async def _serve_parts(
         keep_watchdog(None if config.ranks.rank else parts.thread.answer)
     )
     try:
-        await _wait_for_end(parts, registration, stop)
+        await _wait_for_end(config, parts, registration, stop)
     finally:
         watchdog.cancel()
         # Order: no new work (health), the scheduler moves our sequences (deregister), calls end,
@@ -96,12 +101,17 @@ async def _serve_parts(
             await measuring.close()
 
 
-async def _wait_for_end(parts: WorkerParts, registration: Registration, stop: StopSignal) -> None:
+async def _wait_for_end(
+    config: WorkerConfig, parts: WorkerParts, registration: Registration, stop: StopSignal
+) -> None:
     """Return when asked to stop; raise when the worker is of no more use."""
     stopped = asyncio.create_task(stop.wait())
     refused = asyncio.create_task(registration.wait_refused())
     broken = asyncio.create_task(parts.wait_broken())
     waits: list[asyncio.Task[Any]] = [stopped, refused, broken]
+    limit_s = stuck_limit_s(config.engine_timeout_s, parts.device.torch_device)
+    if limit_s and not config.ranks.rank:
+        waits.append(asyncio.create_task(wait_stuck(parts.thread.answer, limit_s)))
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in waits:
         task.cancel()
@@ -109,6 +119,8 @@ async def _wait_for_end(parts: WorkerParts, registration: Registration, stop: St
         raise refused.result()
     if broken.done():
         raise AegaeonError(f"the engine broke: {broken.result()!r}; see the log above")
+    if not stopped.done():
+        raise waits[-1].result()
 
 
 def _registration_request(
