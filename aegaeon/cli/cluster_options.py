@@ -120,6 +120,13 @@ ReportFd = Annotated[int | None, typer.Option(hidden=True)]
 StopTimeout = Annotated[
     float, typer.Option("--timeout-s", min=0.1, help="Time to wait for its end, in seconds.")
 ]
+Drain = Annotated[
+    bool,
+    typer.Option("--drain", help="First let requests under way end, and take no new ones."),
+]
+DrainTimeout = Annotated[
+    float, typer.Option(min=0.01, help="Time for them to end, in seconds; then nothing is stopped.")
+]
 Force = Annotated[
     bool, typer.Option("--force", help="After that time, kill it; its daemons end within 10 s.")
 ]

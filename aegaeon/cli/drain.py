@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aegaeon.cli import cluster_options as options
-from aegaeon.cli.target import find_target
+from aegaeon.cli.target import Target, connected, find_target
 from aegaeon.errors import RequestTimeoutError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ Node = Annotated[
 Worker = Annotated[int | None, typer.Option(min=0, help="One worker of it.")]
 TimeoutS = Annotated[float, typer.Option(min=0.01, help="Time for the rest to end, seconds.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Take it back into service.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 def drain(
@@ -34,14 +33,15 @@ def drain(
     instance: options.Instance = None,
     timeout_s: TimeoutS = 600.0,
     resume: Resume = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Move the sequences of workers elsewhere, and return when the workers can be stopped.
 
     When the time is over the drain goes on; another call watches it again.
     """
-    found_address = find_target(address, instance).address
-    last = asyncio.run(_drain(found_address, node, worker, timeout_s, resume, as_json))
+    target = find_target(address, instance)
+    drained = drain_target(target, node, worker, timeout_s, resume=resume, quiet=as_json)
+    last = asyncio.run(drained)
     if as_json:
         found = {
             "drained": last.drained,
@@ -53,17 +53,22 @@ def drain(
         print("in service again" if resume else "drained")
 
 
-async def _drain(
-    address: str, node: str, worker: int | None, timeout_s: float, resume: bool, quiet: bool
+async def drain_target(
+    target: Target,
+    node: str = "",
+    worker: int | None = None,
+    timeout_s: float = 600.0,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
 ) -> cluster_pb2.DrainResponse:
-    from aegaeon.client.connection import Connection
+    """Drain, and tell what is left unless ``quiet``; the last answer. Raises RequestTimeoutError
+    with the drain going on."""
     from aegaeon.v1 import cluster_pb2
 
     last = cluster_pb2.DrainResponse()
-    connection = Connection(address)
     try:
-        async with asyncio.timeout(timeout_s):
-            await connection.wait_connected(timeout_s)
+        async with asyncio.timeout(timeout_s), connected(target, timeout_s) as connection:
             async for last in connection.drain(node, worker, resume=resume):
                 if not (quiet or last.drained or resume):
                     _show(last)
@@ -72,8 +77,6 @@ async def _drain(
             f"{last.remaining_sequences} sequences are left after {timeout_s:g} s; they go on, and "
             "nothing new comes: call this again to wait on, or with --resume to take it back"
         ) from None
-    finally:
-        await connection.close()
     return last
 
 

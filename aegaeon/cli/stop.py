@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -10,7 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 from aegaeon.cli import cluster_options as options
-from aegaeon.cli.target import instance_name
+from aegaeon.cli.drain import drain_target
+from aegaeon.cli.target import find_target, instance_name
 from aegaeon.errors import NotRunningError, RequestTimeoutError
 
 if TYPE_CHECKING:
@@ -23,13 +25,15 @@ _FOLLOW_S = 15.0
 
 def stop(
     instance: options.Instance = None,
+    drain: options.Drain = False,
+    drain_timeout_s: options.DrainTimeout = 600.0,
     timeout_s: options.StopTimeout = 60.0,
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Stop an instance that `aegaeon start` runs on this machine; returns when it is gone.
 
-    Requests under way are cancelled.
+    Requests under way are cancelled, unless --drain lets them end.
     """
     from aegaeon.instances.records import clear_dead, find_instance
 
@@ -38,6 +42,9 @@ def stop(
     if record is None:
         clear_dead(name)
         raise NotRunningError(f"no instance {name!r} runs here")
+    if drain:
+        target = find_target(None, name)
+        asyncio.run(drain_target(target, timeout_s=drain_timeout_s, quiet=as_json))
     begin = time.monotonic()
     _signal(record, signal.SIGTERM)
     killed = False

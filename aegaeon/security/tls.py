@@ -85,11 +85,23 @@ def channel_credentials(settings: SecuritySettings) -> grpc.ChannelCredentials |
 
 
 def https_context(settings: SecuritySettings) -> ssl.SSLContext | None:
-    """What an HTTPS server shows and asks for; None without a certificate."""
-    if settings.https_cert is None or settings.https_key is None:
+    """What the gateway's HTTPS server shows and asks for; None without a certificate."""
+    return _server_context(settings.https_cert, settings.https_key, settings.https_client_ca)
+
+
+def metrics_context(settings: SecuritySettings) -> ssl.SSLContext | None:
+    """The same for the metrics of a daemon that speaks gRPC otherwise, with its certificate."""
+    authorities = settings.tls_ca if asks_certificates(settings) else None
+    return _server_context(settings.tls_cert, settings.tls_key, authorities)
+
+
+def _server_context(
+    cert: Path | None, key: Path | None, client_ca: Path | None
+) -> ssl.SSLContext | None:
+    if cert is None or key is None:
         return None
-    files = CertificateFiles(settings.https_cert, settings.https_key)
-    authorities = _authorities(settings.https_client_ca)
+    files = CertificateFiles(cert, key)
+    authorities = _authorities(client_ca)
 
     def context() -> ssl.SSLContext:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,6 +100,39 @@ def test_sigterm_ends_it_and_nothing_is_left(alone: Command, text_specs: list[Mo
     assert process.returncode == 0, err
     assert "long on node_0: loading\nlong on node_0: ready\n" in err
     alone.surroundings.assert_nothing_left(0)
+
+
+def test_a_drain_lets_requests_end_and_takes_no_new_ones(
+    alone: Command,
+    text_specs: list[ModelSpec],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = f"{text_specs[0].name}={text_specs[0].path()}"
+    status, out, err = alone.run("start", model, *alone.sizes, "--detach", "--json")
+    assert status == 0, err
+    url = json.loads(out)["url"]
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(alone.run_folder))
+    body = {"model": "long", "prompt": "hello", "max_tokens": 150, "ignore_eos": True}
+    with ThreadPoolExecutor(3) as pool:
+        running = pool.submit(httpx.post, f"{url}/v1/completions", json=body, timeout=100)
+        runtime = f"{url}/v1/aegaeon/runtime"
+        until(lambda: httpx.get(runtime).json().get("active_requests"), 20, "it runs")
+        stopping = pool.submit(main, ["stop", "--drain"])
+        until(lambda: "1 sequences left" in capsys.readouterr().out, 20, "it drains")
+        late = pool.submit(_works, url, body | {"max_tokens": 1})
+        answer = running.result()
+        assert answer.json()["usage"]["completion_tokens"] == 150, answer.text
+        assert stopping.result() == 0
+        assert not late.result(), "it was served by an instance that is being stopped"
+    alone.surroundings.assert_nothing_left(20)
+
+
+def _works(url: str, body: dict[str, object]) -> bool:
+    try:
+        return httpx.post(f"{url}/v1/completions", json=body, timeout=100).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def test_ctrl_c_while_it_starts_leaves_nothing(alone: Command) -> None:

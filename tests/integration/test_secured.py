@@ -18,12 +18,13 @@ from aegaeon import LLMService
 from aegaeon.errors import PermissionDeniedError as Denied
 from aegaeon.model_spec import ModelSpec
 from aegaeon.security.key_file import changing_keys
-from aegaeon.security.keys import Key, Scope, make_key
+from aegaeon.security.keys import Scope, make_key
 from aegaeon.security.settings import SecuritySettings
 from tests.integration.daemons import Daemon, Daemons, running_daemons, until
 from tests.integration.text_model import text_model
 from tests.integration.workload import ask, tokens_of
 from tests.security.certificates import Authority, Certificate
+from tests.security.makers import make_text
 
 ANY_PORT = "127.0.0.1:0"
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 4, "ignore_eos": True}
@@ -65,14 +66,6 @@ class Secured:
         return SecuritySettings(
             tls_ca=self.authority.ca, tls_cert=pair.cert, tls_key=pair.key, token_file=token
         )
-
-
-def make_text(keys: Path, *scopes: Scope, **limits: Any) -> str:
-    new = make_key()
-    with changing_keys(keys) as table:
-        name = limits.pop("name", "app")
-        table[new.key_id] = Key(new.key_id, name, new.salt, new.digest, frozenset(scopes), **limits)
-    return new.text
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from aegaeon.rpc.address import bind
 from aegaeon.rpc.channel import make_server, open_channel
 from aegaeon.rpc.key_check import scope_of
 from aegaeon.security.key_file import changing_keys
-from aegaeon.security.keys import Key, Scope, make_key
+from aegaeon.security.keys import Scope, make_key
 from aegaeon.security.settings import PLAIN, SecuritySettings
 from aegaeon.v1 import (
     cluster_pb2,
@@ -42,6 +42,7 @@ from aegaeon.v1 import (
 from aegaeon_scheduler.config import DaemonConfig
 from aegaeon_scheduler.service.server import SchedulerServer
 from tests.security.certificates import Authority, Certificate
+from tests.security.makers import make_text
 
 LOOPBACK = "127.0.0.1:0"
 
@@ -64,16 +65,6 @@ def server_pair(authority: Authority) -> Certificate:
 def tls(authority: Authority, pair: Certificate | None, **more: Any) -> SecuritySettings:
     cert, key = (None, None) if pair is None else (pair.cert, pair.key)
     return SecuritySettings(tls_ca=authority.ca, tls_cert=cert, tls_key=key, **more)
-
-
-def make(file: Path, *scopes: Scope, **limits: Any) -> str:
-    """A new key in the file."""
-    new = make_key()
-    with changing_keys(file) as table:
-        table[new.key_id] = Key(
-            new.key_id, "app", new.salt, new.digest, frozenset(scopes), **limits
-        )
-    return new.text
 
 
 Start = Callable[[SecuritySettings], Awaitable[str]]
@@ -173,7 +164,7 @@ async def test_tokens_are_asked_for_and_scopes_hold(
     start: Start, authority: Authority, server_pair: Certificate, tmp_path: Path
 ) -> None:
     keys = tmp_path / "keys.json"
-    texts = {scope: make(keys, scope) for scope in Scope}
+    texts = {scope: make_text(keys, scope) for scope in Scope}
     server = tls(authority, server_pair, keys_file=keys, tls_any_client=True)
     address = await start(server)
     client = tls(authority, None)
@@ -201,7 +192,7 @@ async def test_tokens_are_asked_for_and_scopes_hold(
 
 async def test_health_needs_no_key(start: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
-    make(keys, Scope.ADMIN)
+    make_text(keys, Scope.ADMIN)
     address = await start(SecuritySettings(keys_file=keys))
     async with open_channel(address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
@@ -211,7 +202,7 @@ async def test_health_needs_no_key(start: Start, tmp_path: Path) -> None:
 
 async def test_a_session_is_refused_before_its_first_message(start: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
-    make(keys, Scope.GENERATE)
+    make_text(keys, Scope.GENERATE)
     address = await start(SecuritySettings(keys_file=keys))
     async with open_channel(address) as channel:
         session = Session(channel)
@@ -223,7 +214,7 @@ async def test_a_session_is_refused_before_its_first_message(start: Start, tmp_p
 
 async def test_models_and_limits_hold_within_a_session(start: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
-    text = make(keys, Scope.GENERATE, models=("mine",), requests_per_minute=1)
+    text = make_text(keys, Scope.GENERATE, models=("mine",), requests_per_minute=1)
     address = await start(SecuritySettings(keys_file=keys))
     settings = with_token(PLAIN, tmp_path, text)
     async with open_channel(address, settings) as channel:
@@ -254,7 +245,7 @@ async def test_models_and_limits_hold_within_a_session(start: Start, tmp_path: P
 
 async def test_a_token_file_is_read_again(start: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
-    first, second = make(keys, Scope.GENERATE), make(keys, Scope.GENERATE)
+    first, second = make_text(keys, Scope.GENERATE), make_text(keys, Scope.GENERATE)
     address = await start(SecuritySettings(keys_file=keys))
     token = tmp_path / "token"
     token.write_text(first)
@@ -273,7 +264,7 @@ async def test_secrets_are_in_no_log(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     keys = tmp_path / "keys.json"
-    good, bad = make(keys, Scope.GENERATE), make_key().text
+    good, bad = make_text(keys, Scope.GENERATE), make_key().text
     address = await start(SecuritySettings(keys_file=keys))
     await answers(address, with_token(PLAIN, tmp_path, good))
     with pytest.raises(UnauthenticatedError) as caught:
@@ -289,7 +280,7 @@ async def test_open_addresses_need_encryption_and_a_question(
     authority: Authority, server_pair: Certificate, tmp_path: Path, listen: str
 ) -> None:
     keys = tmp_path / "keys.json"
-    make(keys, Scope.ADMIN)
+    make_text(keys, Scope.ADMIN)
     mutual = tls(authority, server_pair)
     anyone = dataclasses.replace(mutual, tls_any_client=True)
     only_keys = SecuritySettings(keys_file=keys)

@@ -85,7 +85,11 @@ class SchedulerServer:
         if config.metrics_listen is not None:
             metrics = SchedulerMetrics(self.driver.cluster.state)
             self._metrics = MetricsServer(metrics.registry, metrics.refresh)
-            await self._metrics.start(config.metrics_listen)
+            await self._metrics.start(
+                config.metrics_listen,
+                insecure_bind=config.insecure_bind,
+                settings=config.security,
+            )
             self.driver.measure(metrics)
         await self._server.start()
         await self._health.set_serving(True)

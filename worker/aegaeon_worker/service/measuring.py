@@ -32,7 +32,9 @@ class Measuring:
         name = f"{config.node_id}/{config.worker_index}"
         metrics = WorkerMetrics(lambda: parts.status, name, parts.device.name, power)
         server = MetricsServer(metrics.registry, metrics.refresh)
-        await server.start(config.metrics_listen)
+        await server.start(
+            config.metrics_listen, insecure_bind=config.insecure_bind, settings=config.security
+        )
         return cls(metrics, server, power)
 
     async def close(self) -> None:
