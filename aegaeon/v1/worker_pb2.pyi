@@ -84,16 +84,18 @@ class SequenceSpec(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParameters, _Mapping]] = ..., no_prefix_caching: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., label: _Optional[str] = ...) -> None: ...
 
 class KvPlace(_message.Message):
-    __slots__ = ("num_tokens", "block_bytes", "runs", "address")
+    __slots__ = ("num_tokens", "block_bytes", "runs", "address", "pieces")
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
     num_tokens: int
     block_bytes: int
     runs: _containers.RepeatedCompositeFieldContainer[BlockRun]
     address: str
-    def __init__(self, num_tokens: _Optional[int] = ..., block_bytes: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[BlockRun, _Mapping]]] = ..., address: _Optional[str] = ...) -> None: ...
+    pieces: int
+    def __init__(self, num_tokens: _Optional[int] = ..., block_bytes: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[BlockRun, _Mapping]]] = ..., address: _Optional[str] = ..., pieces: _Optional[int] = ...) -> None: ...
 
 class BlockRun(_message.Message):
     __slots__ = ("slab", "slab_generation", "first_block", "num_blocks")

@@ -44,7 +44,7 @@ class TwoNodes:
     network: Network | None = None
     workers: dict[str, Daemon] = field(default_factory=dict)
 
-    def start(self, engine: str, role: str) -> Daemon:
+    def start(self, engine: str, role: str, **flags: object) -> Daemon:
         """A worker; also one in place of another that has ended."""
         node, _, index = engine.partition("/")
         self.workers[engine] = self.daemons.worker(
@@ -57,12 +57,15 @@ class TwoNodes:
             role=role,
             shm_dir=self.shm_dirs[node],
             **SIZES,
+            **flags,
         )
         return self.workers[engine]
 
-    def service(self, decode_engines: int, *, stealing: bool = False) -> LLMService:
-        """Attached, with all models on both nodes."""
-        engines = {"a": (1, 0), "b": (0, decode_engines)}
+    def service(
+        self, decode_engines: int, *, stealing: bool = False, ranks: tuple[int, int] = (1, 1)
+    ) -> LLMService:
+        """Attached, with all models on both nodes; ``ranks`` of their engines."""
+        engines = {"a": (1, 0, ranks[0]), "b": (0, decode_engines, ranks[1])}
         nodes = [
             tiny_node(
                 self.models,
@@ -70,12 +73,13 @@ class TwoNodes:
                 num_engines=0,
                 num_prefill_engines=prefill,
                 num_decode_engines=decode,
+                tensor_parallel_size=size,
                 cpu_num_slabs=None,
                 cpu_slab_size_bytes=None,
                 model_cache_size=None,
                 device_memory_bytes=None,
             )
-            for node, (prefill, decode) in engines.items()
+            for node, (prefill, decode, size) in engines.items()
         ]
         address = self.scheduler.address
         return LLMService(nodes, address=address, decode_work_stealing=stealing)

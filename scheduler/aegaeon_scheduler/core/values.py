@@ -217,6 +217,8 @@ class KvPlace:
     runs: tuple[BlockRun, ...] = ()
     #: A worker of that node; empty for workers of the same node, who need not ask.
     address: str = ""
+    #: Ranks of the engine that computed it, as far as they have different KV heads.
+    pieces: int = 1
 
     @property
     def num_bytes(self) -> int:

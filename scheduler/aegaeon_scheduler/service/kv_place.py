@@ -12,7 +12,7 @@ def kv_place(message: worker_pb2.KvPlace) -> KvPlace:
         BlockRun(run.slab, run.slab_generation, run.first_block, run.num_blocks)
         for run in message.runs
     )
-    return KvPlace(message.num_tokens, message.block_bytes, runs, message.address)
+    return KvPlace(message.num_tokens, message.block_bytes, runs, message.address, message.pieces)
 
 
 def kv_place_message(place: KvPlace) -> worker_pb2.KvPlace:
@@ -31,4 +31,5 @@ def kv_place_message(place: KvPlace) -> worker_pb2.KvPlace:
         block_bytes=place.block_bytes,
         runs=runs,
         address=place.address,
+        pieces=place.pieces,
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aegaeon_worker.kv.place import KvPlace
+from aegaeon_worker.kv.regroup import Regroup
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,21 @@ class Arrival:
     break off, or be given up, at any byte.
     """
 
-    def __init__(self, sequence: int, place: KvPlace, content: int) -> None:
-        """``place`` is on another node; ``content`` is what it must be published as."""
+    def __init__(
+        self, sequence: int, place: KvPlace, content: int, regroup: Regroup | None = None
+    ) -> None:
+        """``place`` is on another node; ``content`` is what it must be published as.
+
+        With ``regroup``, every block is put into another order when it is complete.
+        """
         self.sequence = sequence
         self.place = place
         self.content = content
         self.nbytes = place.nbytes
         self.received = 0
         """Bytes written so far."""
+        self._regroup = regroup
+        self._ordered = 0
         self._lock = threading.Lock()
         self._spans: list[Span] = []
         self._closed = False
@@ -64,6 +72,8 @@ class Arrival:
                 )
             self._copy(data)
             self.received += len(data)
+            if self._regroup is not None:
+                self._order(self._regroup)
             return True
 
     def close(self) -> None:
@@ -81,6 +91,19 @@ class Arrival:
                 self._on_close = call
                 return
         call()
+
+    def _order(self, regroup: Regroup) -> None:
+        """Put the blocks in order that have become complete; none lies across spans."""
+        size = self.place.block_nbytes
+        while (self._ordered + 1) * size <= self.received:
+            skip = self._ordered * size
+            for span in self._spans:
+                if skip < span.nbytes:
+                    block = ctypes.string_at(span.address + skip, size)
+                    ctypes.memmove(span.address + skip, regroup.apply(block), size)
+                    break
+                skip -= span.nbytes
+            self._ordered += 1
 
     def _copy(self, data: bytes) -> None:
         start = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0

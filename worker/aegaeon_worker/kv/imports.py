@@ -10,6 +10,7 @@ from aegaeon_worker.kv.arrival import Arrival, Span
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.place import HostBlock, KvPlace, runs_of
 from aegaeon_worker.kv.prefix_cache import PrefixCache
+from aegaeon_worker.kv.regroup import Regroup
 from aegaeon_worker.kv.sequence import SequenceKv
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 
@@ -39,12 +40,15 @@ class Imports:
     slabs first, see ``Fetches``.
     """
 
-    def __init__(self, slabs: HostSlabs, shape: KvShape, content: int, cache: PrefixCache) -> None:
-        """``content`` is what the owners published the KV as; ``cache`` knows who uses blocks."""
+    def __init__(
+        self, slabs: HostSlabs, shape: KvShape, fingerprint: str, cache: PrefixCache
+    ) -> None:
+        """``fingerprint`` is that of the weights; ``cache`` knows who uses blocks."""
         self._slabs = slabs
         self._cache = cache
         self._shape = shape
-        self._content = content
+        self._fingerprint = fingerprint
+        self._content = shape.content(fingerprint)
         self._copying: list[_Copying] = []
         self._outcomes: list[Imported] = []
 
@@ -52,14 +56,16 @@ class Imports:
         """Take the place for a sequence's KV if it has the form of this model's; if not, the
         import has ended.
         """
+        source = self._shape.in_pieces(place.pieces)
         num_blocks = sum(run.num_blocks for run in place.runs)
         fits = place.block_nbytes == self._shape.host_nbytes and num_blocks == KvShape.blocks_for(
             place.num_tokens
         )
-        if not fits:
+        if source is None or not fits or not (place.address or source == self._shape):
             self._outcomes.append(Imported(sequence))
         elif place.address:
-            kv.arrival = Arrival(sequence, place, self._content)
+            content = source.content(self._fingerprint)
+            kv.arrival = Arrival(sequence, place, content, self._regroup(source))
         else:
             kv.foreign = place
             kv.num_tokens = kv.saved_tokens = place.num_tokens
@@ -127,6 +133,12 @@ class Imports:
                 self._outcomes.append(Imported(copy.sequence))
                 spoilt.append(copy.sequence)
         return spoilt
+
+    def _regroup(self, source: KvShape) -> Regroup | None:
+        shape = self._shape
+        if source == shape:
+            return None
+        return Regroup(shape.host_nbytes, shape.rows, source.pieces, shape.pieces)
 
     def forget(self, sequence: int) -> None:
         """The sequence has ended: nobody asks any more."""

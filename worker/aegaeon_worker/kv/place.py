@@ -37,13 +37,15 @@ class BlockRun:
 class KvPlace:
     """Published KV of one sequence's first ``num_tokens`` tokens; 0 tokens have no place.
 
-    It is in the slabs of this node, or of the node with a worker at ``address``.
+    It is in the slabs of this node, or of the node with a worker at ``address``, in blocks of
+    ``pieces`` as in ``KvShape``.
     """
 
     num_tokens: int
     block_nbytes: int
     runs: tuple[BlockRun, ...]
     address: str = ""
+    pieces: int = 1
 
     @property
     def nbytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -49,6 +49,19 @@ class KvShape:
     def host_nbytes(self) -> int:
         """Bytes of one block in host memory: the pieces of all ranks, one after another."""
         return self.block_nbytes * self.pieces
+
+    @property
+    def rows(self) -> int:
+        """Rows of a piece's heads in one block."""
+        layers, two, tokens, _, _ = self.block_shape
+        return layers * two * tokens
+
+    def in_pieces(self, pieces: int) -> KvShape | None:
+        """The same KV over another number of ranks; none if its heads do not divide."""
+        heads = self.num_kv_heads * self.pieces
+        if pieces < 1 or heads % pieces:
+            return None
+        return replace(self, num_kv_heads=heads // pieces, pieces=pieces)
 
     def tensor_over(self, blocks: VirtualRange, pool_nbytes: int) -> torch.Tensor:
         """[num_blocks, *block_shape]: as many blocks as the whole pool could hold."""

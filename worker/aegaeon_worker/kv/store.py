@@ -57,7 +57,7 @@ class KvStore:
         self._sequences: dict[int, SequenceKv] = {}
         self._content = shape.content(fingerprint)
         self.cache = PrefixCache(self.ledger, slabs, shape.host_nbytes, self._content)
-        self.imports = Imports(slabs, shape, self._content, self.cache)
+        self.imports = Imports(slabs, shape, fingerprint, self.cache)
         self._host = HostCopies(self._copies, self.cache)
         self._shares = shares
         # Sequences with more reused tokens than were told.
@@ -203,7 +203,7 @@ class KvStore:
         runs = self._slabs.publish(blocks, self._content)
         kv.published = True
         self._release_device(kv, keep=True)
-        return KvPlace(kv.num_tokens, self.shape.host_nbytes, runs)
+        return KvPlace(kv.num_tokens, self.shape.host_nbytes, runs, pieces=self.shape.pieces)
 
     def settle(self) -> None:
         """Give the chunks without a used block back, once nothing touches them any more."""

@@ -129,7 +129,9 @@ def place_from_pb(place: worker_pb2.KvPlace) -> KvPlace:
         BlockRun(run.slab, run.slab_generation, run.first_block, run.num_blocks)
         for run in place.runs
     )
-    return KvPlace(place.num_tokens, place.block_bytes, tuple(runs), place.address)
+    return KvPlace(
+        place.num_tokens, place.block_bytes, tuple(runs), place.address, place.pieces or 1
+    )
 
 
 def place_to_pb(place: KvPlace) -> worker_pb2.KvPlace:
@@ -148,6 +150,7 @@ def place_to_pb(place: KvPlace) -> worker_pb2.KvPlace:
         block_bytes=place.block_nbytes,
         runs=runs,
         address=place.address,
+        pieces=place.pieces,
     )
 
 
