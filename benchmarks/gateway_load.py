@@ -142,8 +142,8 @@ def main() -> None:
     machine = describe_machine()
     levels = list(measure(options.seconds, options.rates))
     # Where every token has an event of its own: later ones share them when the gateway is behind.
-    apart = [level for level in levels if level.events >= _APART * level.tokens]
-    best = max((level.per_core for level in apart), default=0.0)
+    apart = [level for level in levels if level.events >= _APART * level.tokens] or levels[:1]
+    best = max(level.per_core for level in apart)
     report = Report(
         title="The HTTP gateway under load",
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),

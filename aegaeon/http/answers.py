@@ -26,12 +26,18 @@ class Answer:
     chunk_kind: ClassVar[str]
 
     def __init__(
-        self, body: GenerationBody, model: ServedModel, prompts: Sequence[Sequence[int]]
+        self,
+        body: GenerationBody,
+        model: ServedModel,
+        prompts: Sequence[Sequence[int]],
+        cut: int = 0,
     ) -> None:
+        """``cut`` tokens were taken off the prompts, if that was asked for."""
+        self._cut = None if body.truncate_prompt_tokens is None else cut
         self._model = body.model
         self._vocabulary = model.vocabulary
         self._logprobs = logprobs_of(body) is not None
-        self._n = body.n or 1
+        self._n = body.answers
         self._include_usage = body.include_usage
         self._token_ids = body.return_token_ids
         self._prompts = prompts
@@ -39,16 +45,15 @@ class Answer:
         self._id = f"{self.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
-    def whole(self, outputs: Sequence[Output]) -> dict[str, Any]:
-        """The response that is not streamed."""
+    def whole(self, outputs: Sequence[Output], made: int) -> dict[str, Any]:
+        """The response that is not streamed, for which ``made`` tokens were made."""
         for index, output in enumerate(outputs):
             self._note_cached(index, output)
         choices = [self._choice(index, output) for index, output in enumerate(outputs)]
-        completion = sum(len(output.steps) for output in outputs)
         return {
             **self._head(self.kind),
             "choices": choices,
-            "usage": self._usage(completion),
+            "usage": self._usage(made),
             **self._prompt_ids(),
         }
 
@@ -68,7 +73,8 @@ class Answer:
         yield _DONE
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+        head = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+        return head if self._cut is None else {**head, "truncated_prompt_tokens": self._cut}
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         usage = {"usage": None} if self._include_usage else {}
@@ -121,8 +127,9 @@ class CompletionAnswer(Answer):
         model: ServedModel,
         prompts: Sequence[Sequence[int]],
         echoes: Sequence[str],
+        cut: int = 0,
     ) -> None:
-        super().__init__(body, model, prompts)
+        super().__init__(body, model, prompts, cut)
         self._echoes = echoes
         self._logs = [CompletionLogprobs(model.vocabulary) for _ in range(len(prompts) * self._n)]
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from aegaeon.http.answers import Answer
+from aegaeon.http.chat_request import ChatRequest
 from aegaeon.http.generation import Delta, Output
 from aegaeon.http.logprobs import chat_logprobs
-from aegaeon.http.models import ServedModel
 from aegaeon.http.schemas import ChatBody
 from aegaeon.http.tools.parser import CallParser, CallPart, parts_of
-from aegaeon.http.tools.plan import ChatPlan
 from aegaeon.step_output import FinishReason, StepOutput
 
 
@@ -22,11 +21,9 @@ class ChatAnswer(Answer):
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
-    def __init__(
-        self, body: ChatBody, model: ServedModel, prompt: Sequence[int], plan: ChatPlan
-    ) -> None:
-        super().__init__(body, model, [prompt])
-        self._parsers = [plan.parser() for _ in range(self._n)]
+    def __init__(self, body: ChatBody, chat: ChatRequest) -> None:
+        super().__init__(body, chat.model, [chat.prompt], chat.cut)
+        self._parsers = [chat.plan.parser() for _ in range(self._n)]
 
     def _prompt_ids(self) -> dict[str, Any]:
         return {"prompt_token_ids": list(self._prompts[0])} if self._token_ids else {}

@@ -12,6 +12,7 @@ from aegaeon.http.generation import Form
 from aegaeon.http.models import ServedModel
 from aegaeon.http.schemas import ChatBody
 from aegaeon.http.tools.plan import ChatPlan, plan_chat
+from aegaeon.http.truncation import truncated
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class ChatRequest:
     prompt: Sequence[int]
     plan: ChatPlan
     form: Form
+    #: Tokens that were taken off the prompt.
+    cut: int
 
 
 async def read_chat(gateway: Gateway, body: ChatBody) -> ChatRequest:
@@ -35,6 +38,8 @@ async def read_chat(gateway: Gateway, body: ChatBody) -> ChatRequest:
     model = await gateway.models.get(body.model)
     plan = await gateway.pool.run(0, plan_chat, model, body)
     size, options = characters(body.messages), body.chat_template_kwargs or {}
-    prompt = await gateway.pool.run(size, chat_prompt, model, body.messages, options, plan.tools)
+    whole = await gateway.pool.run(size, chat_prompt, model, body.messages, options, plan.tools)
     max_tokens = body.max_completion_tokens or body.max_tokens
-    return ChatRequest(model, prompt, plan, Form(max_tokens, plan.constraint, plan.shown))
+    prompt = truncated(body, model, whole, max_tokens)
+    form = Form(max_tokens, plan.constraint, shown=plan.shown)
+    return ChatRequest(model, prompt, plan, form, len(whole) - len(prompt))

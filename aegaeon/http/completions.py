@@ -21,6 +21,7 @@ from aegaeon.http.models import ServedModel
 from aegaeon.http.openapi import body_of
 from aegaeon.http.schemas import MAX_CHOICES, ChatBody, CompletionBody, read
 from aegaeon.http.tokenizing import encode
+from aegaeon.http.truncation import truncated
 from aegaeon.http.unsupported import check
 
 #: OpenAI's default for completions; a chat may go on to the end of the context.
@@ -38,14 +39,18 @@ def completion_routes(gateway: Gateway) -> APIRouter:
         """Continue one or several prompts, given as text or as token ids."""
         check(body)
         model = await gateway.models.get(body.model)
-        prompts = await _prompts(gateway, model, body)
-        echoes = await _echoes(gateway, model, body, prompts) if body.echo else []
-        answer = CompletionAnswer(body, model, prompts, echoes)
+        max_tokens = body.max_tokens or _DEFAULT_MAX_TOKENS
+        given = await _prompts(gateway, model, body)
+        prompts = [truncated(body, model, prompt, max_tokens) for prompt in given]
+        cut = sum(map(len, given)) - sum(map(len, prompts))
+        echoes = await _echoes(gateway, model, body, given) if body.echo else []
+        answer = CompletionAnswer(body, model, prompts, echoes, cut)
         asked = body.form()
         if asked is not None:
             await gateway.pool.run(len(asked[1].text), check_form, *asked)
         constraint = asked[1] if asked is not None else None
-        form = Form(body.max_tokens or _DEFAULT_MAX_TOKENS, constraint)
+        candidates = body.best_of if body.best_of not in (None, body.answers) else 0
+        form = Form(max_tokens, constraint, candidates or 0)
         return await gateway.respond(request, body, model, prompts, form, answer)
 
     @router.post("/v1/chat/completions", openapi_extra=body_of(ChatBody))
@@ -55,7 +60,7 @@ def completion_routes(gateway: Gateway) -> APIRouter:
         """Answer a conversation, written as the model's chat template has it."""
         check(body)
         chat = await read_chat(gateway, body)
-        answer = ChatAnswer(body, chat.model, chat.prompt, chat.plan)
+        answer = ChatAnswer(body, chat)
         return await gateway.respond(request, body, chat.model, [chat.prompt], chat.form, answer)
 
     return router
@@ -69,9 +74,11 @@ async def _prompts(gateway: Gateway, model: ServedModel, body: CompletionBody) -
         given = cast(Sequence[str | list[int]], body.prompt)
     if not given:
         raise ApiError("prompt: has no tokens", code="empty_prompt", param="prompt")
-    if len(given) * (body.n or 1) > MAX_CHOICES:
+    if len(given) * max(body.answers, body.best_of or 1) > MAX_CHOICES:
         raise ApiError(
-            f"n: prompts times n is above {MAX_CHOICES}", code="invalid_value", param="n"
+            f"n: prompts times n or best_of is above {MAX_CHOICES}",
+            code="invalid_value",
+            param="n",
         )
 
     async def ids(prompt: str | list[int]) -> list[int]:

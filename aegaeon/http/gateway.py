@@ -60,7 +60,10 @@ class Gateway:
         form: Form,
         answer: Answer,
     ) -> Response:
-        """Generate ``body.n`` sequences per prompt. A caller that leaves cancels all of them."""
+        """Generate ``body.n`` sequences per prompt, or the best of more.
+
+        A caller that leaves cancels all of them.
+        """
         label: str = request.scope["aegaeon.request_id"]
         generations: list[Generation] = []
         caller = current_caller.get()
@@ -73,14 +76,16 @@ class Gateway:
 
         try:
             for prompt in prompts:
-                for number in range(body.n or 1):
+                for number in range(form.candidates or body.answers):
                     generations.append(
                         Generation(self.session, model, body, prompt, form, label, number)
                     )
             if body.stream:
                 deltas = await started(request, merged(generations))
             else:
-                whole = answer.whole(await unless_gone(request, _outputs(generations)))
+                outputs = await unless_gone(request, _outputs(generations))
+                made = sum(len(output.steps) for output in outputs)
+                whole = answer.whole(_best(outputs, form.candidates, body.answers), made)
         except BaseException:
             close()
             raise
@@ -88,6 +93,18 @@ class Gateway:
             return EventStream(answer.events(deltas), self.heartbeat_s, close)
         close()
         return JSONResponse(whole)
+
+
+def _best(outputs: list[Output], candidates: int, answers: int) -> list[Output]:
+    """Of the candidates for each prompt the most probable ones."""
+    if not candidates:
+        return outputs
+    groups = (outputs[at : at + candidates] for at in range(0, len(outputs), candidates))
+    return [
+        output
+        for group in groups
+        for output in sorted(group, key=lambda output: -output.score)[:answers]
+    ]
 
 
 async def _outputs(generations: Sequence[Generation]) -> list[Output]:

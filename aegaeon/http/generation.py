@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,12 @@ class Output:
     finish_reason: FinishReason | None = None
     cached_tokens: int = 0
 
+    @property
+    def score(self) -> float:
+        """Its log-probability per token; of those that are to be scored."""
+        total = sum(-math.inf if step.logprob is None else step.logprob for step in self.steps)
+        return total / max(1, len(self.steps))
+
     def add(self, delta: Delta) -> None:
         """Append."""
         self.text += delta.text
@@ -57,6 +64,8 @@ class Form:
     #: Tokens to make at most; None goes on as far as there is room.
     max_tokens: int | None = None
     constraint: Constraint | None = None
+    #: Answers per prompt of which the best are given; 0 makes as many as are given.
+    candidates: int = 0
     #: Special tokens that are text all the same.
     shown: frozenset[int] = frozenset()
 
@@ -192,7 +201,7 @@ def _request(
         priority=body.priority,
         prefix_caching=body.prefix_caching,
         cache_salt=body.cache_salt or "",
-        sampling=sampling_of(body, number, form.constraint),
+        sampling=sampling_of(body, number, form.constraint, scored=form.candidates > 0),
     )
 
 

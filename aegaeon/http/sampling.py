@@ -13,11 +13,16 @@ _TOKEN_ID = re.compile(r"-?[0-9]{1,10}")
 _SEEDS = 2**64
 
 
-def sampling_of(body: GenerationBody, number: int, constraint: Constraint | None) -> SamplingParams:
+def sampling_of(
+    body: GenerationBody, number: int, constraint: Constraint | None, *, scored: bool
+) -> SamplingParams:
     """For the answer of this number, from 0, to one prompt; OpenAI's defaults where none is given.
+
+    An answer that is to be ``scored`` has log-probabilities whether they are shown or not.
 
     Raises ApiError; bounds that depend on the model are the scheduler's to check.
     """
+    logprobs = logprobs_of(body)
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_k=max(0, body.top_k or 0),
@@ -28,7 +33,7 @@ def sampling_of(body: GenerationBody, number: int, constraint: Constraint | None
         repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
         logit_bias={_token_id(key): bias for key, bias in (body.logit_bias or {}).items()},
         seed=None if body.seed is None else _seed(body.seed, number),
-        logprobs=logprobs_of(body),
+        logprobs=0 if scored and logprobs is None else logprobs,
         constraint=constraint,
     )
 

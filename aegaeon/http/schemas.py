@@ -69,13 +69,18 @@ class GenerationBody(FormBody):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    # Known, and refused unless it asks for what happens anyway: see `unsupported.py`.
-    truncate_prompt_tokens: int | None = None
+    #: Leaves so many tokens of a longer prompt, the last ones; -1 as many as there is room for.
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**31)] | None = None
 
     @property
     def stop_strings(self) -> list[str]:
         """A list, however they were given."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def answers(self) -> int:
+        """Per prompt, as many as are given."""
+        return self.n or 1
 
     @property
     def include_usage(self) -> bool:
@@ -91,8 +96,9 @@ class CompletionBody(GenerationBody):
     echo: bool | None = None
     add_special_tokens: bool = True
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    # Known, see above.
-    best_of: int | None = None
+    #: Makes so many answers per prompt, and gives the ``n`` most probable ones.
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    # Known, and refused unless it asks for what happens anyway: see `unsupported.py`.
     suffix: str | None = None
 
 

@@ -10,7 +10,6 @@ from aegaeon.http.schemas import ChatBody, CompletionBody, GenerationBody
 #: Values that ask for what happens anyway, besides null.
 _NEUTRAL_COMPLETION: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
-    "truncate_prompt_tokens": (),
 }
 _NEUTRAL_CHAT: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -22,7 +21,6 @@ _NEUTRAL_CHAT: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "truncate_prompt_tokens": (),
     "web_search_options": (),
 }
 
@@ -39,7 +37,11 @@ def check(body: GenerationBody) -> None:
             "stream_options: only with stream = true", code="invalid_value", param="stream_options"
         )
     if isinstance(body, CompletionBody):
-        if body.best_of not in (None, body.n or 1):
-            raise unsupported("best_of", "only equal to n in this release")
+        if body.best_of is not None and body.best_of < body.answers:
+            raise ApiError("best_of: below n", code="invalid_value", param="best_of")
+        if body.stream and body.best_of not in (None, body.answers):
+            raise ApiError("best_of: not in a stream", code="invalid_value", param="best_of")
+        if body.echo and body.truncate_prompt_tokens is not None:
+            raise unsupported("truncate_prompt_tokens", "not together with echo")
         if body.echo and body.logprobs is not None:
             raise unsupported("logprobs", "not those of a prompt that is echoed in this release")

@@ -212,7 +212,7 @@ def test_a_chat_without_a_limit_may_fill_the_context(client: openai.OpenAI) -> N
         ({"stop": [""]}, 400, "invalid_value"),
         ({"n": 129}, 400, "invalid_value"),
         ({"suffix": "end"}, 400, "unsupported"),
-        ({"best_of": 2}, 400, "unsupported"),
+        ({"best_of": 2, "n": 3}, 400, "invalid_value"),
         ({"extra_body": {"guess": 1}}, 400, "unknown_field"),
     ],
 )

@@ -13,6 +13,8 @@ from tests.worker.models.tiny import VOCAB_SIZE
 
 #: Of the model of `text_specs` that refuses long prompts.
 SHORT_CONTEXT = 48
+#: The last token, which was added.
+ADDED = "New York"
 #: A word that the chat template refuses.
 FORBIDDEN = "forbidden"
 TEMPLATE = (
@@ -39,14 +41,16 @@ def text_model(
     special = ["<pad>", "<begin>", "<stop>"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [f"Ġ{a}{b}" for a in "aeiouklmnprst" for b in "aeiouklmnprstvwxyz"]
-    pieces = [*special, *alphabet, *words][:VOCAB_SIZE]
-    pieces += [f"Ġ{number}" for number in range(VOCAB_SIZE - len(pieces))]
+    count = VOCAB_SIZE - 1
+    pieces = [*special, *alphabet, *words][:count]
+    pieces += [f"Ġ{number}" for number in range(count - len(pieces))]
     backend = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token=special[0], bos_token=special[1], eos_token=special[2]
     )
+    tokenizer.add_tokens([ADDED])
     tokenizer.chat_template = template
     tokenizer.save_pretrained(spec.path())
     return spec

@@ -29,14 +29,14 @@ class ResponsesAnswer(Answer):
         self._items = OutputItems()
         self._number = 0
 
-    def whole(self, outputs: Sequence[Output]) -> dict[str, Any]:
-        """The response that is not streamed."""
+    def whole(self, outputs: Sequence[Output], made: int) -> dict[str, Any]:
+        """The response that is not streamed, for which ``made`` tokens were made."""
         [output] = outputs
         parts = parts_of(self._parser, output.text, ends=True)
         self._note_cached(0, output)
         for _ in (*self._items.add(parts), *self._items.close()):
             pass
-        return self._response(output.finish_reason, len(output.steps))
+        return self._response(output.finish_reason, made)
 
     async def events(self, deltas: AsyncIterator[tuple[int, Delta]]) -> AsyncIterator[bytes]:
         """The stream, whose last event holds the whole response."""
