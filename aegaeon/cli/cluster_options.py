@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from aegaeon.cli.completion import complete_models
+
 Address = Annotated[
     str | None,
     typer.Option(
@@ -22,7 +24,10 @@ Instance = Annotated[
 ]
 Timeout = Annotated[float, typer.Option("--timeout-s", help="Time to answer, in seconds.", min=0.1)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
-ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")]
+ModelName = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="Name of the model.", autocompletion=complete_models),
+]
 
 # start
 Models = Annotated[

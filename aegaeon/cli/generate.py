@@ -144,9 +144,12 @@ def _prompt(given: str | None) -> str:
     if sys.stdin.isatty():
         print("Type the prompt; Ctrl-D ends it.", file=sys.stderr)
     try:
-        return sys.stdin.read()
+        text = sys.stdin.read()
     except UnicodeDecodeError as error:
         raise ConfigError(f"standard input is not UTF-8 text (byte {error.start})") from error
+    if not text:
+        raise ConfigError("the prompt is empty; give it as an argument, or on standard input")
+    return text
 
 
 def _messages(system: str | None, text: str) -> list[dict[str, str]]:

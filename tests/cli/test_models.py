@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from aegaeon.cli.app import main
+from aegaeon.cli.completion import complete_models
 from aegaeon.model_spec import ModelSpec
 from tests.cli.conftest import Command
 from tests.integration.surroundings import ROOT
@@ -57,6 +58,7 @@ def test_a_model_comes_and_goes(
         ("deploy long --node absent", 1, "error: TOPOLOGY_INVALID: "),
         ("generate absent hello", 1, "error: MODEL_NOT_FOUND: "),
         ("generate long forbidden", 1, "error: CHAT_TEMPLATE_ERROR: "),
+        ("generate long", 2, "error: the prompt is empty"),
         ("generate long hello --raw --system x", 2, "error: --system is a part of a chat"),
         ("generate long hello --temperature 3", 2, "error: Invalid value for '--temperature'"),
         ("generate long hello --top-p 0", 1, "error: INVALID_VALUE: top_p: "),
@@ -71,7 +73,9 @@ def test_what_goes_wrong_is_one_line_with_its_name(
     status: int,
     problem: str,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert main(arguments.split()) == status
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -144,3 +148,23 @@ def test_the_readme_asks_it_with_openai_s_package(
         [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_shell_completes_deployed_models(
+    instance: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert complete_models("l") == ["long"]
+    assert {"long", "short"} <= set(complete_models(""))
+    for name, value in (
+        ("_AEGAEON_COMPLETE", "complete_bash"),
+        ("COMP_WORDS", "aegaeon undeploy sh"),
+        ("COMP_CWORD", "2"),
+    ):
+        monkeypatch.setitem(instance.surroundings.environment, name, value)
+    _, out, err = instance.run()
+    assert (out.split(), err) == (["short"], "")
+
+
+def test_the_shell_does_not_wait_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AEGAEON_ADDRESS", "unix:/nowhere")
+    assert complete_models("") == []
