@@ -21,10 +21,8 @@ from aegaeon_worker.kv.stamps import BlockStamps
 class HostSlabs:
     """``num_slabs`` slabs in one sparse file; each belongs to one worker at a time, or to none.
 
-    Owning slab ``s`` means holding a lock on byte ``s`` of the file. The kernel keeps that table
-    and drops a dead worker's locks, so its slabs are free at once. A slab holds blocks of one size
-    and goes back when its last block is freed. Its bytes are allocated before they are touched, so
-    a full file system reads as "no room" and kills nobody.
+    Who owns which is in ``SlabLocks``, so that a dead worker's slabs are free at once. A slab holds
+    blocks of one size and goes back when its last block is freed.
 
     All workers map all slabs. What an owner publishes, others may copy without asking, as long as
     they check with ``holds`` before and after that it is still the same; see ``BlockStamps``.
@@ -92,8 +90,10 @@ class HostSlabs:
             owned = self._own_another(block_nbytes)
             if owned is None:
                 break
+            found = len(taken)
             self._take_free([owned], count, taken)
-            self._take_kept([owned], count, taken)
+            if len(taken) == found:
+                self._take_kept([owned], count, taken)
             plenty = not spare or self._locks.most_are_free(self.num_slabs)
         self._take_kept(self._of_size(block_nbytes), count, taken)
         if len(taken) < count:

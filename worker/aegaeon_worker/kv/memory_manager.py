@@ -129,8 +129,8 @@ class MemoryManager:
         stored, and is copied in by the first ``activate`` or ``grow``; ``take_imports`` tells how
         it went. From another node it comes to the slabs first, of which ``fetches`` tells.
 
-        With a ``prefix`` it uses KV of others that is there for its tokens: that counts as stored
-        from the ``activate`` or ``grow`` on that finds it, and ``take_reused`` tells how much.
+        With a ``prefix`` it uses KV of others for its tokens: that counts as stored from the
+        ``activate`` or ``grow`` on that finds it, and ``take_reused`` tells how much.
         """
         memory = self._models[model]
         memory.kv.add(sequence, source, prefix)
@@ -141,7 +141,7 @@ class MemoryManager:
         """End a sequence and free its KV, which is for nobody else if it was not ``sound``."""
         entry = self._table.pop(sequence)
         self._turn.discard(sequence)
-        # A model that has the device for itself needs no copies on the host.
+        # A model that has the device for itself needs no host copies.
         entry.model.kv.free(sequence, sound=sound, save=len(self._models) > 1)
 
     def tidy(self) -> bool:
@@ -181,7 +181,7 @@ class MemoryManager:
         for entry in wanted:
             model.kv.share(entry.sequence)
         outside = self._order.outside(model, wanted, self._turn)
-        self._room.make(model.missing_chunks(wants), outside)
+        self._room.make_for(model, wants, outside)
         victims = chain(outside, self._order.from_the_back(model, wanted, self._turn))
         self._room.place(model.load_weights, victims)
         for entry, (_, capacity) in zip(wanted, wants, strict=True):

@@ -114,9 +114,9 @@ class PrefixCache:
                 self._index.enter_host(found, kv.host_blocks[index])
 
     def let_go_host(self, blocks: Sequence[HostBlock], *, keep: bool) -> None:
-        """A sequence needs host blocks no more; no copy to them is under way."""
+        """As ``let_go_device``; no copy to the blocks is under way."""
         free, kept = [], []
-        for block in self._host.let_go(blocks):
+        for block in self._host.let_go(reversed(blocks)):
             found = self._index.on_host(block)
             if found is not None and keep:
                 kept.append(block)

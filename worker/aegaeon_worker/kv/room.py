@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -56,6 +56,18 @@ class Room:
             evict()
         if needed > self._pool.num_free:
             self.settle()
+
+    def make_for(
+        self, model: ModelMemory, wants: Sequence[tuple[int, int]], victims: Iterator[Evict]
+    ) -> None:
+        """As ``make``, for a model's weights and the KV of all ``wants``."""
+        needed, resting = model.missing_chunks(wants), model.kv.ledger.num_resting
+        while needed > self.num_free and (evict := next(victims, None)) is not None:
+            evict()
+            if model.kv.ledger.num_resting < resting:
+                # Blocks that were kept are free now, and chunks need not be.
+                needed, resting = model.missing_chunks(wants), model.kv.ledger.num_resting
+        self.make(needed, iter(()))
 
     def make_beside(self, needed: int, stamp: int, order: EvictionOrder) -> bool:
         """Free ``needed`` chunks of kept KV, and of weights last planned before ``stamp``.

@@ -57,6 +57,12 @@ class SequenceKv:
         """Whether the device holds the KV of all stored tokens."""
         return len(self.device_blocks) >= KvShape.blocks_for(self.num_tokens)
 
+    def is_ready(self, num_tokens: int) -> bool:
+        """Whether the device has all that is known of it, and room for ``num_tokens`` tokens."""
+        room = len(self.device_blocks) * BLOCK_TOKENS
+        known = self.keys is None or self.num_tokens // BLOCK_TOKENS >= self.keys.num_reusable
+        return known and room >= num_tokens and room >= self.num_tokens and not self.comes
+
     @property
     def clean(self) -> bool:
         """Whether the host copy is complete, so that the device copy may go without a copy."""

@@ -60,7 +60,7 @@ class KvStore:
         self.imports = Imports(slabs, shape, fingerprint, self.cache)
         self._host = HostCopies(self._copies, self.cache)
         self._shares = shares
-        # Sequences with more reused tokens than were told.
+        # Those with more reused tokens than were told.
         self._reused: dict[int, None] = {}
 
     def __getitem__(self, sequence: int) -> SequenceKv:
@@ -84,8 +84,7 @@ class KvStore:
 
         ``source`` is where another worker left its KV: on this node it counts as stored, and is
         copied in when it is first needed on the device. ``imports`` tells what became of it. With a
-        ``prefix`` it goes on with KV that is there for its tokens by then, and leaves its own for
-        others.
+        ``prefix`` it uses what there is for its tokens by then, and leaves its own for others.
         """
         if sequence in self._sequences:
             raise ValueError(f"sequence {sequence} exists already")
@@ -103,12 +102,13 @@ class KvStore:
     def ensure_capacity(self, sequence: int, num_tokens: int) -> None:
         """Bring the stored KV to the device, with room for ``num_tokens`` tokens in all.
 
-        KV that is there for the tokens that follow counts as stored afterwards. Copies are queued;
-        compute issued from now on starts after them. Those of KV that another worker left are to be
-        confirmed before compute. ``OutOfChunks`` if the pool lacks chunks; then no more has changed
-        than by ``share``.
+        KV that is there for further tokens counts as stored, too. Copies are queued; compute issued
+        from now on starts after them. Those of KV that another worker left are to be confirmed
+        first. ``OutOfChunks``, and no more change than by ``share``, if the pool lacks chunks.
         """
         kv = self._sequences[sequence]
+        if kv.is_ready(num_tokens):
+            return
         self.share(sequence)
         was_resident, present = kv.resident, len(kv.device_blocks)
         run = self.cache.on_host(kv)
@@ -161,12 +161,14 @@ class KvStore:
                 f"sequence {sequence} has {len(kv.device_blocks)} blocks on the device, "
                 f"too few for {num_tokens} tokens"
             )
-        if num_tokens // BLOCK_TOKENS < kv.entered:
-            self.cache.withdraw(kv, num_tokens // BLOCK_TOKENS)
+        full = num_tokens // BLOCK_TOKENS
+        if full < kv.entered:
+            self.cache.withdraw(kv, full)
             self._host.release(kv, keep=False)
         kv.num_tokens = num_tokens
         kv.saved_tokens = min(kv.saved_tokens, num_tokens)
-        self.cache.enter(kv)
+        if full > kv.entered:
+            self.cache.enter(kv)
 
     def block_table(self, sequence: int) -> list[int]:
         """Device block ids in token order; ``SequenceNotResident`` if the KV is swapped out."""
@@ -234,10 +236,9 @@ class KvStore:
         kv.forget_tokens()
 
     def free(self, sequence: int, *, sound: bool = True, save: bool = False) -> None:
-        """End a sequence; what others could go on with is kept while nobody needs the room.
+        """End a sequence; what others could use is kept while nobody needs the room.
 
-        It is not ``sound`` if the sequence has failed: then others had better compute it anew. To
-        ``save`` it is to have a host copy as well, where there is room.
+        Unless it was ``sound``. To ``save`` it is to have a host copy as well, where there is room.
         """
         kv = self._sequences.pop(sequence)
         self._reused.pop(sequence, None)
