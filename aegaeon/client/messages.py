@@ -59,7 +59,7 @@ def to_generate_request(request: Request) -> inference_pb2.GenerateRequest:
         ttft_slo_ns=slo_ns("ttft_slo_s", request.ttft_slo_s),
         tpot_slo_ns=slo_ns("tpot_slo_s", request.tpot_slo_s),
         sampling=to_sampling(request.sampling),
-        no_prefix_caching=not request.prefix_caching,
+        no_prefix_caching=not _boolean("prefix_caching", request.prefix_caching),
         cache_salt=_cache_salt(request.cache_salt),
     )
     size = message.ByteSize() + _ENVELOPE_BYTES
@@ -104,9 +104,19 @@ def _priority(value: int) -> int:
 def _cache_salt(salt: str) -> str:
     if not isinstance(salt, str):
         raise invalid("cache_salt", salt, "expected text")
-    if len(salt.encode()) > _MAX_SALT_BYTES:
+    try:
+        size = len(salt.encode())
+    except UnicodeEncodeError:
+        raise invalid("cache_salt", salt, "expected text without lone surrogates") from None
+    if size > _MAX_SALT_BYTES:
         raise invalid("cache_salt", salt, f"at most {_MAX_SALT_BYTES} bytes")
     return salt
+
+
+def _boolean(field: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise invalid(field, value, "expected True or False")
+    return value
 
 
 def _stop_conditions(request: Request, max_model_len: int) -> inference_pb2.StopConditions:
