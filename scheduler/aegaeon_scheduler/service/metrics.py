@@ -133,6 +133,7 @@ class SchedulerMetrics:
         self._first_ns[sequence.sequence_id] = now_ns
         waited_s = (now_ns - sequence.arrival_ns) / 1e9
         self._ttft.labels(sequence.model).observe(waited_s)
+        self._cached.labels(sequence.model).inc(sequence.cached_tokens)
 
     def _on_turn_started(self, event: events.TurnStarted) -> None:
         engine = self._state.engines.get(event.epoch)
@@ -180,6 +181,9 @@ class SchedulerMetrics:
         self._errors = counter("request_errors", "Accepted requests that failed.", "code")
         self._moves = counter("request_moves", "Requests that changed their engine.", "reason")
         self._prompt = counter("prompt_tokens", "Tokens of accepted prompts.", "model")
+        self._cached = counter(
+            "cached_prompt_tokens", "Of those, tokens whose KV was there already.", "model"
+        )
         self._generated = counter("generation_tokens", "Tokens made.", "model")
         self._turns = counter("turns", "Turns begun.", "engine", "model")
         self._switches = counter(

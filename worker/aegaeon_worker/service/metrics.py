@@ -95,6 +95,8 @@ class WorkerMetrics:
 
     def _refresh_prefixes(self, use: PrefixUse) -> None:
         name, before, self._prefix = self._name, self._prefix, use
+        if use.queried_tokens < before.queried_tokens:  # ranks that have formed a new engine
+            before = PrefixUse()
         self._queries.labels(name).inc(use.queried_tokens - before.queried_tokens)
         self._hits.labels(name).inc(use.reused_tokens - before.reused_tokens)
         self._prefix_memory.labels(name, "device").set(use.device_bytes)
