@@ -18,6 +18,7 @@ BENCHMARKS = {
     "scheduler_load": "the scheduler daemon under load, with stub workers",
     "gateway_load": "the HTTP gateway streaming to many callers, with stub workers",
     "kv_handoff": "KV that goes from one worker to another, through host slabs and over the wire",
+    "prefix_cache": "prompts that begin alike, with and without what is known of them",
     "live_policies": "scheduling policies side by side on small models and real daemons",
     "estimator_error": "estimated against measured times, on profiles and on a live worker",
     "sampling": "choosing the tokens of a step on a CPU, by kind of sampling",
