@@ -52,6 +52,14 @@ def find_problems(snapshot: cluster_pb2.RuntimeSnapshot) -> list[str]:
         for worker in snapshot.workers
         if not worker.connected
     ]
+    for engine in snapshot.engines:
+        missing = list(engine.missing_worker_indexes)
+        first, size = int(engine.engine_id.rpartition("/")[2]), len(engine.worker_indexes)
+        problems += [
+            f"engine {engine.engine_id} lacks worker {engine.node_id}/{index} "
+            f"(rank {index - first} of {size + len(missing)})"
+            for index in missing
+        ]
     for model in snapshot.models:
         for replica in model.replicas:
             if replica.HasField("error"):
