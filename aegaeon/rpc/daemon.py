@@ -17,15 +17,23 @@ from aegaeon.rpc.lifeline import Lifeline
 from aegaeon.rpc.logs import set_up_logging
 from aegaeon.rpc.notify import notify
 
+_log = logging.getLogger(__name__)
+
 
 class StopSignal:
-    """Set by SIGTERM or SIGINT; needs a running loop."""
+    """Set by SIGTERM or SIGINT; needs a running loop.
+
+    SIGHUP, which asks other daemons to read their files again, ends none of these, since they do
+    that by themselves; unless it says that a terminal has gone.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._event.set)
+        if not sys.stdin or not sys.stdin.isatty():
+            loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP: nothing to be read again")
 
     async def wait(self) -> None:
         """Return once the process was asked to stop."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
 
 
 def notify(message: str) -> None:
@@ -18,17 +17,11 @@ def notify(message: str) -> None:
         sender.sendto(message.encode(), address)
 
 
-async def keep_watchdog(alive: Callable[[], Awaitable[object]] | None = None) -> None:
-    """Ping the service manager's watchdog twice per its period; returns when there is none.
-
-    ``alive`` returns once the rest of the process has shown that it works; until then no ping goes
-    out, so that a process that is stuck is restarted.
-    """
+async def keep_watchdog() -> None:
+    """Ping the service manager's watchdog twice per its period; returns when there is none."""
     period_us = int(os.environ.get("WATCHDOG_USEC", "0"))
     if not period_us or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return
     while True:
-        if alive is not None:
-            await alive()
         notify("WATCHDOG=1")
         await asyncio.sleep(period_us / 2e6)

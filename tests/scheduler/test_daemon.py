@@ -78,6 +78,17 @@ def test_it_serves_health_and_reflection_and_stops_on_sigterm(tmp_path: Path) ->
         assert not path.exists()
 
 
+def test_a_sighup_ends_nothing(tmp_path: Path) -> None:
+    with daemon("--listen", f"unix:{tmp_path}/s") as (process, address):
+        process.send_signal(signal.SIGHUP)
+        with grpc.insecure_channel(address) as channel:
+            for _ in range(3):
+                health_pb2_grpc.HealthStub(channel).Check(
+                    health_pb2.HealthCheckRequest(), timeout=5
+                )
+        assert process.poll() is None
+
+
 def test_two_daemons_cannot_share_a_socket(tmp_path: Path) -> None:
     flags = ["--listen", f"unix:{tmp_path / 's'}"]
     with daemon(*flags):

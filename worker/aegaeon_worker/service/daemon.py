@@ -84,9 +84,7 @@ async def _serve_parts(
     servicer.on_stream_end = registration.look_now
     announce_ready(address, config.ready_fd)
     logger.info("serving on %s", address)
-    watchdog = asyncio.create_task(
-        keep_watchdog(None if config.ranks.rank else parts.thread.answer)
-    )
+    watchdog = asyncio.create_task(keep_watchdog())
     try:
         await _wait_for_end(config, parts, registration, stop)
     finally:
