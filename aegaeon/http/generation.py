@@ -19,6 +19,7 @@ from aegaeon.http.sampling import sampling_of
 from aegaeon.http.schemas import GenerationBody
 from aegaeon.http.stop_strings import StopStrings
 from aegaeon.request import Request
+from aegaeon.security.guard import current_caller
 from aegaeon.step_output import FinishReason, StepOutput
 
 _MAX_LABEL_BYTES = 256
@@ -200,7 +201,7 @@ def _request(
         ignore_eos=body.ignore_eos,
         priority=body.priority,
         prefix_caching=body.prefix_caching,
-        cache_salt=body.cache_salt or "",
+        cache_salt=current_caller.get().own_salt(body.cache_salt or ""),
         sampling=sampling_of(body, number, form.constraint, scored=form.candidates > 0),
     )
 

@@ -65,6 +65,7 @@ async def serve(config: GatewayConfig) -> None:
     settings = uvicorn.Config(
         make_app(gateway, config.max_body_bytes, guard),
         loop="none",
+        ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -20,6 +21,8 @@ from aegaeon.security.rate import Rate
 from aegaeon.security.watched_file import WatchedFile
 
 _SCHEME = "bearer "
+#: As the contract bounds it.
+_MAX_SALT_BYTES = 256
 
 
 class Caller:
@@ -43,6 +46,10 @@ class Caller:
 
     def spend(self, tokens: int) -> None:
         """Count generated tokens."""
+
+    def own_salt(self, cache_salt: str) -> str:
+        """The salt under which KV of this caller's prompts is shared."""
+        return cache_salt
 
 
 #: Who called, in whatever runs on behalf of a call.
@@ -150,6 +157,13 @@ class KeyHolder(Caller):
             self._guard.spend(self._guard.key(self._key_id), tokens)
         except UnauthenticatedError:
             return  # revoked while it was served; nothing is left to be counted
+
+    def own_salt(self, cache_salt: str) -> str:
+        """Another one for every name of keys: how fast a prompt is answered tells nobody else that
+        it was asked before. A salt that is too long is left to those who refuse it."""
+        if len(cache_salt.encode()) > _MAX_SALT_BYTES:
+            return cache_salt
+        return hashlib.sha256(f"{self.name}\0{cache_salt}".encode()).hexdigest()
 
 
 def _limited(key: Key, limit: str, value: int, wait_s: float) -> AegaeonError:

@@ -214,6 +214,21 @@ def test_generated_tokens_count_against_a_key(secured: Secured) -> None:
     assert error_of(response)["code"] == "rate_limit_exceeded"
 
 
+def test_holders_of_keys_cannot_tell_what_others_have_asked(secured: Secured) -> None:
+    prompt = "the same words again and again " * 4
+    body = {**BODY, "prompt": prompt}
+
+    def found(key: str) -> int:
+        with secured.http(key) as client:
+            usage = client.post("/v1/completions", json=body).json()["usage"]
+        return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+
+    first = secured.key(Scope.GENERATE, name="first")
+    found(first)
+    assert found(first) > 0
+    assert found(secured.key(Scope.GENERATE, name="second")) == 0
+
+
 def test_a_revoked_key_is_refused_at_once(secured: Secured) -> None:
     key = secured.key(Scope.GENERATE)
     with secured.http(key) as client:

@@ -18,7 +18,7 @@ from aegaeon.errors import (
     ResourceExhaustedError,
     UnauthenticatedError,
 )
-from aegaeon.security.guard import Guard
+from aegaeon.security.guard import Caller, Guard
 from aegaeon.security.key_file import read_keys
 from aegaeon.security.keys import Scope, find_key, make_key
 from aegaeon.security.rate import Rate
@@ -165,6 +165,20 @@ def test_limits_say_when_to_come_back(file: Path, capsys: pytest.CaptureFixture[
     assert caught.value.metadata["limit"] == "tokens_per_minute"
     clock.now_s += int(caught.value.metadata["retry_after_ms"]) / 1000
     caller.admit("m-1", 10)
+
+
+def test_holders_share_nothing_with_each_other(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [add(file, capsys, name=name) for name in ("a", "a", "b")]
+    guard = Guard(file)
+    first, again, other = (guard.authenticate(f"Bearer {text}") for text in texts)
+    for salt in ("", "s", "é" * 128):
+        assert first.own_salt(salt) == again.own_salt(salt) != other.own_salt(salt)
+        assert len(first.own_salt(salt)) <= 256
+        assert Caller().own_salt(salt) == salt
+    assert first.own_salt("") != first.own_salt("s")
+    assert first.own_salt("x" * 257) == "x" * 257  # refused by whoever gets it
 
 
 def test_a_prompt_above_a_minute_s_tokens_gets_its_turn(

@@ -29,6 +29,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         caller = current_caller.get()
         try:
             caller.admit(request.model, len(request.prompt_token_ids))
+            request.cache_salt = caller.own_salt(request.cache_salt)
             asked = await checked_request(request)
         except AegaeonError as error:
             await abort(context, error)

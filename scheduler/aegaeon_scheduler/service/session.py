@@ -98,6 +98,7 @@ class Session:
             try:
                 asked = submit.request
                 self._caller.admit(asked.model, len(asked.prompt_token_ids))
+                asked.cache_salt = self._caller.own_salt(asked.cache_salt)
                 requests[stream_id] = await checked_request(asked, submit.timeout_ns, stream_id)
             except AegaeonError as error:
                 self._refused[stream_id] = error
