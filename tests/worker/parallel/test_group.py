@@ -14,6 +14,7 @@ from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.engine import events
 from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.engine.commands import UnloadModel
+from aegaeon_worker.kv.imports import Imported
 from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.reference import reference_tokens
 from tests.worker.models.tiny import make_checkpoint
@@ -109,3 +110,40 @@ def test_files_of_all_ranks_are_packed_by_the_first_and_used_again(
         assert engine.load(checkpoints["llama"]).reused
         assert [f.stat().st_ino for f in sorted(shm_dir.glob("*/weights/*.weights"))] == packed
         assert engine.generate("llama", PROMPTS[:1], 4)
+
+
+@pytest.mark.parametrize(("size", "arrives"), [(2, True), (1, False)])
+def test_kv_goes_from_ranks_to_as_many_and_is_computed_again_elsewhere(
+    shm_dir: Path,
+    checkpoints: dict[str, Path],
+    expected: dict[str, list[list[int]]],
+    size: int,
+    arrives: bool,
+) -> None:
+    """Whatever becomes of the KV, the tokens are the same."""
+    with (
+        RankedHarness(shm_dir, 2) as prefill,
+        RankedHarness(shm_dir, size, worker_index=2) as decode,
+    ):
+        for engine in (prefill, decode):
+            engine.load(checkpoints["llama"])
+        handles = [prefill.add("llama", prompt, NEW_TOKENS) for prompt in PROMPTS]
+        prefill.turn("llama", handles, hands_off=True)
+        prefill.wait_ended(handles)
+        going_on = []
+        for handle, prompt, tokens in zip(handles, PROMPTS, expected["llama"], strict=True):
+            output = prefill.outputs[handle]
+            assert output.place is not None
+            assert (output.place.num_tokens, output.tokens) == (len(prompt), tokens[:1])
+            going_on.append(
+                decode.add("llama", prompt, NEW_TOKENS, generated=tokens[:1], kv=output.place)
+            )
+        decode.turn("llama", going_on)
+        decode.wait_ended(going_on)
+        found = [
+            tokens[:1] + decode.tokens(h)
+            for h, tokens in zip(going_on, expected["llama"], strict=True)
+        ]
+        imported = [event.num_tokens for event in decode.log if isinstance(event, Imported)]
+    assert found == expected["llama"]
+    assert sorted(imported) == (sorted(map(len, PROMPTS)) if arrives else [0] * len(PROMPTS))
