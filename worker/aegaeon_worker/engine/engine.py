@@ -212,8 +212,6 @@ class Engine:
         self._idle_since_ns = now
         elapsed = turn.elapsed_ns(now)
         self._publish(TurnEnded(turn.turn_id, reason, elapsed, turn.steps, turn.recomputed))
-        if not self._turns:
-            self._memory.tidy()
         self._tell_memory()
 
     def _take_lost(self, turn: Turn) -> None:
@@ -302,6 +300,8 @@ class Engine:
         self._publish(event)
 
     def _tell_memory(self) -> None:
+        if not self._turns:  # nothing else would give back what ended sequences leave
+            self._memory.tidy()
         self._memory_told_ns = time.perf_counter_ns()
         usage = self._usage()
         current = self._turns.current
