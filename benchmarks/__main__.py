@@ -23,6 +23,7 @@ BENCHMARKS = {
     "estimator_error": "estimated against measured times, on profiles and on a live worker",
     "sampling": "choosing the tokens of a step on a CPU, by kind of sampling",
     "weight_switch": "switching between two models in the weight cache alone",
+    "gpu_engine": "the whole engine on one GPU, with transformers beside it",
     "gpu_decode": "the native decoder on one GPU",
     "gpu_memory": "memory and model switches on one GPU",
 }

@@ -9,8 +9,8 @@ from itertools import pairwise
 import torch
 from transformers import PreTrainedModel
 
-from aegaeon_worker.models.native.decode_graphs import DecodeBatch, DecodeGraphs
 from benchmarks.gpu_models import DEVICE, RandomModel, qwen3_config, random_tokens
+from benchmarks.gpu_steps import DecodeRun, decode_steps
 
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS, LAYERS = 4, 1100, 64, 4
 _MAX_TOKENS = 1280
@@ -104,13 +104,11 @@ def _graph_agreement(model: RandomModel, tokens: torch.Tensor, tables: list[list
     """Free greedy decoding by graphs, checked by feeding its tokens to single passes."""
     prompts = tokens[:, :PROMPT_TOKENS]
     newest = model.native.forward(model.chunk(prompts, tables)).argmax(-1)
-    graphs = DecodeGraphs(model.native, model.kv, max_batch=8, max_tokens=_MAX_TOKENS)
-    graphs.capture()
     # Three of four: the batch is padded.
     count = PROMPTS - 1
-    graphs.start(DecodeBatch(newest[:count].tolist(), [PROMPT_TOKENS + 1] * count, tables[:count]))
-    chosen = [newest[:count].tolist()]
-    chosen += [graphs.step().wait() for _ in range(NEW_TOKENS)]
+    steps = decode_steps(model, max_batch=8, max_tokens=_MAX_TOKENS)
+    run = DecodeRun(steps, newest[:count].tolist(), PROMPT_TOKENS, tables[:count])
+    chosen = [newest[:count].tolist(), *run.run(NEW_TOKENS)]
     path = torch.tensor(chosen).t()
     alike = 0
     for at in range(NEW_TOKENS):

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import torch
 
-from aegaeon_worker.models.native.decode_graphs import DecodeBatch, DecodeGraphs, StepTokens
+from aegaeon_worker.engine.decode_steps import DecodeSteps
 from benchmarks.gpu_accuracy import Accuracy, measure_accuracy
 from benchmarks.gpu_limits import copy_gbps, product_tflops
 from benchmarks.gpu_models import RandomModel, qwen3_config, random_tokens
+from benchmarks.gpu_steps import DecodeRun, decode_steps
 from benchmarks.machine import describe_command
 from benchmarks.report import Figure, Report, Target
 
@@ -33,24 +34,17 @@ DECODE_TARGETS = {
 }  # fmt: skip
 
 
-def decode_ms(model: RandomModel, graphs: DecodeGraphs, batch: int) -> float:
+def decode_ms(model: RandomModel, steps: DecodeSteps, batch: int) -> float:
     """Milliseconds per step over ``STEPS`` steps from a context of ``CONTEXT``, wall clock.
 
     Every step's tokens are read on the host while the next step runs.
     """
-    tables = model.tables(batch, CONTEXT + STEPS + 1)
-    tokens = random_tokens(batch, 1)[:, 0].tolist()
-    graphs.start(DecodeBatch(tokens, [CONTEXT + 1] * batch, tables))
-    graphs.step().wait()
+    tables = model.tables(batch, CONTEXT + STEPS + 4)
+    run = DecodeRun(steps, random_tokens(batch, 1)[:, 0].tolist(), CONTEXT, tables)
+    # The first one runs as it is, the second one is recorded.
+    run.run(2)
     start = time.perf_counter()
-    before: StepTokens | None = None
-    for _ in range(STEPS):
-        issued = graphs.step()
-        if before is not None:
-            before.wait()
-        before = issued
-    assert before is not None
-    before.wait()
+    run.run(STEPS)
     return (time.perf_counter() - start) / STEPS * 1e3
 
 
@@ -90,13 +84,10 @@ def measure_model(size: str, gbps: float) -> tuple[list[Figure], list[Target]]:
     batches = [batch for name, batch in DECODE_TARGETS if name == size]
     largest = max(batches)
     model = RandomModel(qwen3_config(size), kv_tokens=largest * (CONTEXT + STEPS + 16))
-    began = time.perf_counter()
-    graphs = DecodeGraphs(model.native, model.kv, max_batch=largest, max_tokens=2048)
-    graphs.capture()
-    figures = [Figure(f"{size}: capture of all graphs", "s", [time.perf_counter() - began])]
-    targets = []
+    steps = decode_steps(model, max_batch=largest, max_tokens=2048)
+    figures, targets = [], []
     for batch in batches:
-        times = repeat(decode_ms, model, graphs, batch)
+        times = repeat(decode_ms, model, steps, batch)
         floor, name = floor_ms(model, batch, gbps), f"{size}: decode step, batch {batch}"
         figures.append(Figure(name, "ms", times))
         figures.append(Figure(f"{name}: memory floor", "ms", [floor]))

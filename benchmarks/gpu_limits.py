@@ -35,6 +35,14 @@ def copy_gbps() -> float:
     return 2 * _COPY_NBYTES / ms / 1e6
 
 
+def link_gbps() -> float:
+    """Bytes per second of a large copy from pinned host memory, in GB/s."""
+    source = torch.empty(_COPY_NBYTES, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(_COPY_NBYTES, dtype=torch.uint8, device="cuda")
+    ms = statistics.median(event_ms(lambda: target.copy_(source, non_blocking=True), 5))
+    return _COPY_NBYTES / ms / 1e6
+
+
 def product_tflops() -> float:
     """Rate of a large bfloat16 product of random matrices, in TFLOP/s."""
     a, b = torch.randn(2, _PRODUCT, _PRODUCT, device="cuda", dtype=torch.bfloat16)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from aegaeon.security.model_rules import ModelRules
 from aegaeon.security.settings import PLAIN, SecuritySettings
-from aegaeon_worker.engine.step_plan import StepLimits
 from aegaeon_worker.parallel.ranks import Ranks
 
 
@@ -53,8 +52,6 @@ class WorkerConfig:
     """Compute threads on the CPU; 0 lets torch choose."""
     max_batch_sequences: int = 256
     """Sequences that run together at most."""
-    step_limits: StepLimits = field(default_factory=StepLimits)
-    """Tokens of one step at most."""
     prefix_caching: bool = True
     """Sequences share the KV of common prefixes, unless their model or they themselves do not."""
     keep_weights: bool = False

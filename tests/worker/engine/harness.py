@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import queue
 import time
 from collections.abc import Iterable, Sequence
@@ -11,10 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import torch
+
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.engine import commands, events
 from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.engine.events import FinishReason
+from aegaeon_worker.engine.execution import choose_execution
 from aegaeon_worker.engine.model_spec import ModelSpec
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.place import KvPlace
@@ -22,6 +26,10 @@ from aegaeon_worker.sampling.log_probabilities import TokenLogProbabilities
 from aegaeon_worker.sampling.parameters import SamplingParameters
 
 E = TypeVar("E")
+#: Where engines run unless a test says otherwise.
+DEVICE = os.environ.get("AEGAEON_TEST_DEVICE", "cpu")
+#: Other processes may take some of the memory that a share is computed from.
+MARGIN = 64 << 10
 _TIMEOUT_S = 100.0
 
 
@@ -45,6 +53,9 @@ class Output:
 class EngineHarness:
     """A worker without gRPC: submit commands, collect events, run whole workloads."""
 
+    #: How steps run on the device.
+    choose = staticmethod(choose_execution)
+
     def __init__(self, shm_dir: Path, **overrides: Any) -> None:
         options: dict[str, Any] = {
             "scheduler": "unix:unused",
@@ -60,7 +71,12 @@ class EngineHarness:
             "device_memory_bytes": 1 << 30,
             "device_chunk_bytes": 2 << 20,
         }
-        self.config = WorkerConfig(**(options | overrides))
+        options |= overrides
+        if DEVICE != "cpu" and options["device"] == "cpu":
+            nbytes = options["device_memory_bytes"]
+            share = (nbytes + MARGIN) / torch.cuda.mem_get_info(DEVICE)[0]
+            options |= {"device": DEVICE, "memory_utilization": share}
+        self.config = WorkerConfig(**options)
         self._inbox: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
         self.log: list[events.Event] = []
         self.outputs: dict[int, Output] = {}
@@ -68,7 +84,7 @@ class EngineHarness:
         self._turns = itertools.count(1)
 
     def __enter__(self) -> Self:
-        self.parts = WorkerParts(self.config)
+        self.parts = WorkerParts(self.config, choose=self.choose)
         self.parts.start()
         self.send(commands.Attach(self._inbox.put))
         self.wait_for(events.Ready)
@@ -118,6 +134,7 @@ class EngineHarness:
 
     def load(self, path: Path, name: str | None = None, **options: Any) -> events.ModelLoaded:
         """Load a model; raises what the engine reports."""
+        options = {"dtype": torch.float32} | options
         spec = ModelSpec(name or path.name, path, **options)
         self.send(commands.LoadModel(spec))
         while True:

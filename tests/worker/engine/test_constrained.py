@@ -22,6 +22,8 @@ from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.reference import reference_tokens
 from tests.worker.models.tiny import VOCAB_SIZE
 
+pytestmark = pytest.mark.usefixtures("pace")
+
 NEW_TOKENS = 120
 MIB = 1 << 20
 END = 2

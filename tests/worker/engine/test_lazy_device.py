@@ -15,6 +15,8 @@ from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.reference import reference_tokens
 from tests.worker.models.tiny import VOCAB_SIZE, make_checkpoint
 
+pytestmark = pytest.mark.usefixtures("pace")
+
 NEW_TOKENS = 6
 MIB = 1 << 20
 FAMILIES = ("llama", "gemma2", "qwen2")

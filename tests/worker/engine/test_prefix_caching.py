@@ -16,6 +16,8 @@ from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.reference import reference_tokens
 from tests.worker.models.tiny import VOCAB_SIZE, make_checkpoint
 
+pytestmark = pytest.mark.usefixtures("pace")
+
 NEW_TOKENS = 20
 MIB = 1 << 20
 #: Tokens of the prompt that the others begin with: 18 blocks and a rest.

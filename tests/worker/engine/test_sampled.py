@@ -19,6 +19,8 @@ from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.reference import reference_log_probabilities, reference_tokens
 from tests.worker.models.tiny import VOCAB_SIZE, make_checkpoint
 
+pytestmark = pytest.mark.usefixtures("pace")
+
 NEW_TOKENS = 40
 MIB = 1 << 20
 PAGE_BYTES = 4096

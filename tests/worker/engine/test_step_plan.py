@@ -32,7 +32,7 @@ def make_sequence(
 
 def greedy(logits: torch.Tensor, sequence: Sequence) -> int:
     """The only sequence's next token."""
-    [choice] = choose_tokens(logits, [sequence])
+    [choice] = choose_tokens(logits, [sequence]).wait()
     assert isinstance(choice, Choice)
     return choice.token_id
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from aegaeon.errors import AegaeonError, ErrorReason
-from aegaeon_worker.engine import commands, events
+from aegaeon_worker.engine import commands, events, turn_runner
 from aegaeon_worker.engine.events import FinishReason, TurnEndReason
-from aegaeon_worker.engine.turn_runner import TurnRunner
 from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.reference import reference_tokens
 from tests.worker.models.tiny import VOCAB_SIZE, make_checkpoint
+
+pytestmark = pytest.mark.usefixtures("pace")
 
 NEW_TOKENS = 24
 MIB = 1 << 20
@@ -238,14 +239,14 @@ def test_a_fault_in_the_forward_pass_fails_only_the_sequence_at_fault(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     case = cases[0]
-    sound = TurnRunner._forward
+    sound = turn_runner.issue_step
 
-    def poisoned(self, chunks):  # type: ignore[no-untyped-def]
+    def poisoned(model, chunks, *rest):  # type: ignore[no-untyped-def]
         if any(501 in chunk.sequence.tokens for chunk in chunks):
             raise RuntimeError("injected")
-        return sound(self, chunks)
+        return sound(model, chunks, *rest)
 
-    monkeypatch.setattr(TurnRunner, "_forward", poisoned)
+    monkeypatch.setattr(turn_runner, "issue_step", poisoned)
     with EngineHarness(shm_dir) as engine:
         engine.load(case.path)
         bad = engine.add(case.name, [501, 7])

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from aegaeon_worker.kernels.decode_attention import DecodeRows, choose_splits, decode_attention
+from aegaeon_worker.kernels.decode_attention import DecodeSequences, choose_splits, decode_attention
 from aegaeon_worker.kernels.dense_attention import (
     DenseRun,
     dense_attention,
@@ -50,8 +50,9 @@ def test_decode(
     lens = torch.tensor(LENGTHS, dtype=torch.int32, device=device)
     query = randn(len(LENGTHS), heads, dim, dtype=dtype, device=device)
     out = torch.full_like(query, float("nan"))
+    everything = DecodeSequences(lens, contexts.block_tables, None, None)
     decode_attention(
-        query, DecodeRows(lens, contexts.block_tables, None, None), contexts.kv, LAYERS - 1, out,
+        query, everything, contexts.kv, LAYERS - 1, out,
         scale=0.3, window=window, splits=splits,
     )  # fmt: skip
     assert (out[0] == 0).all()
@@ -66,7 +67,7 @@ def test_decode_of_some_rows_leaves_the_others_alone(splits: int, device: torch.
     lens = torch.tensor([33, 5, 70], dtype=torch.int32, device=device)
     query = randn(9, 4, 16, dtype=torch.float32, device=device)
     out = torch.full_like(query, float("nan"))
-    rows = DecodeRows(
+    rows = DecodeSequences(
         lens, contexts.block_tables,
         torch.tensor([2, 0], dtype=torch.int32, device=device),
         torch.tensor([8, 3], dtype=torch.int32, device=device),

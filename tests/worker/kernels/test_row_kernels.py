@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from aegaeon_worker.kernels.activation import silu_mul
-from aegaeon_worker.kernels.greedy import StepState, advance_greedy
+from aegaeon_worker.kernels.decode_rows import choose_best, decode_inputs
 from aegaeon_worker.kernels.norm import add_norm
 from aegaeon_worker.kernels.rotary import rotary_tables, rotate_and_store
 from tests.worker.kernels.paged import DTYPES, LAYERS, PagedContexts, assert_near, tolerance
@@ -112,27 +112,31 @@ def test_rotation_and_store(
 
 
 @pytest.mark.parametrize("vocab", [5, 4096, 9000])
-def test_greedy_tokens_feed_the_next_step(vocab: int, device: torch.device) -> None:
-    rows, kept = 4, 3
-    state = StepState(
-        token_ids=torch.full((rows,), -9, device=device),
-        positions=torch.tensor([7, -1, 0, 31], device=device),
-        context_lens=torch.tensor([8, 0, 1, 32], dtype=torch.int32, device=device),
-        history=torch.full((kept, rows), -9, device=device),
-        step=torch.tensor([4], device=device),
-    )
+def test_the_best_tokens_are_found_with_their_logits(vocab: int, device: torch.device) -> None:
+    rows = 4
+    tokens = torch.full((rows + 2,), -9, device=device)
+    found = torch.full((rows, 2), -9.0, dtype=torch.float64, device=device)
     logits = torch.randn(rows, vocab, device=device)
     # The highest value three times: the lowest id wins, within a chunk and across chunks.
     for token in (vocab - 1, vocab // 2, vocab // 2 - 1):
         logits[0, token] = 9.0
-    logits[3] = float("nan")
-    advance_greedy(logits, state)
+    logits[3, vocab // 2] = float("nan")
+    choose_best(logits, tokens, found)
     expected = logits[:3].argmax(-1)
-    assert state.token_ids[:3].tolist() == expected.tolist()
-    assert state.token_ids[0] == vocab // 2 - 1
-    assert 0 <= state.token_ids[3] < vocab
-    assert state.positions.tolist() == [8, -1, 1, 32]
-    assert state.context_lens.tolist() == [9, 0, 2, 33]
-    assert state.step.tolist() == [5]
-    assert torch.equal(state.history[4 % kept], state.token_ids)
-    assert (state.history[[0, 2]] == -9).all()
+    assert tokens[:3].tolist() == expected.tolist()
+    assert tokens[0] == vocab // 2 - 1
+    assert tokens[rows:].tolist() == [-9, -9]
+    assert found[:, 0].tolist() == tokens[:rows].tolist()
+    assert found[:3, 1].tolist() == logits.amax(-1)[:3].tolist()
+    assert found[3].tolist() == [vocab // 2, float("inf")]
+
+
+def test_staged_rows_take_their_tokens_from_the_host_or_from_the_step_before(
+    device: torch.device,
+) -> None:
+    before = torch.tensor([70, 71, 72, 73], device=device)
+    staged = torch.tensor([[5, 0, 6, 0, 0], [-1, 3, -1, 0, -1], [0, 9, 31, 1, -1]], device=device)
+    inputs = decode_inputs(staged, before)
+    assert inputs.token_ids.tolist() == [5, 73, 6, 70, 0]
+    assert inputs.positions.tolist() == [0, 9, 31, 1, -1]
+    assert inputs.context_lens.tolist() == [1, 10, 32, 2, 0]

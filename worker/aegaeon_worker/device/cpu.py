@@ -94,6 +94,16 @@ class _DoneMark:
         """Nothing is outstanding."""
 
 
+class _DoneTail:
+    """Nothing is left when copies return."""
+
+    done = True
+
+    def remaining_ns(self, lane: CopyLane) -> int:
+        """None."""
+        return 0
+
+
 class CpuDevice:
     """A ``Device`` whose chunks are private huge pages.
 
@@ -170,6 +180,10 @@ class CpuDevice:
     def mark(self, lane: CopyLane) -> _DoneMark:
         """A mark after every copy so far."""
         return _DoneMark()
+
+    def tail(self) -> _DoneTail:
+        """Nothing is left to be copied."""
+        return _DoneTail()
 
     def pin_host(self, address: int, nbytes: int, *, read_only: bool) -> None:
         """Do nothing: the CPU reaches all of its memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from weakref import WeakSet
 
 import torch
@@ -53,6 +53,34 @@ class CudaMark:
         self.destroy()
 
 
+class CudaTail:
+    """Timers at the ends of the copy streams."""
+
+    def __init__(self, driver: CudaDriver, idle: int, lanes: Mapping[CopyLane, list[int]]) -> None:
+        """``idle`` is a stream with nothing in it; ``lanes`` are those of each lane."""
+        self._driver = driver
+        self._now = self._timer(idle)
+        self._ends = {lane: [self._timer(s) for s in streams] for lane, streams in lanes.items()}
+
+    @property
+    def done(self) -> bool:
+        """See ``CopyTail``."""
+        return all(self._driver.done(end) for ends in self._ends.values() for end in ends)
+
+    def remaining_ns(self, lane: CopyLane) -> int:
+        """See ``CopyTail``."""
+        return max(0, *(self._driver.elapsed_ns(self._now, end) for end in self._ends[lane]))
+
+    def __del__(self) -> None:
+        for event in (self._now, *(end for ends in self._ends.values() for end in ends)):
+            self._driver.destroy_event(event)
+
+    def _timer(self, stream: int) -> int:
+        timer = self._driver.timer()
+        self._driver.record(timer, stream)
+        return timer
+
+
 class CudaDevice:
     """A ``Device`` over the CUDA driver.
 
@@ -87,6 +115,7 @@ class CudaDevice:
             ) from error
         self._in = {lane: driver.stream() for lane in CopyLane}
         self._out = driver.stream()
+        self._idle = driver.stream()
         self.pins = HostPins(driver)
 
     def reserve(self, name: str, nbytes: int, lane: CopyLane) -> CudaRange:
@@ -143,6 +172,12 @@ class CudaDevice:
         self._marks.add(mark)
         return mark
 
+    def tail(self) -> CudaTail:
+        """What is left to be copied at this moment."""
+        lanes = {lane: [stream] for lane, stream in self._in.items()}
+        lanes[CopyLane.KV].append(self._out)
+        return CudaTail(self._driver, self._idle, lanes)
+
     def synchronize(self, lane: CopyLane) -> None:
         """Block until a lane's copies, and all compute queued by this thread, are done."""
         for stream in (self._driver.compute_stream(), self._in[lane], self._out):
@@ -174,7 +209,7 @@ class CudaDevice:
         self._release(self._chunks)
         for mark in list(self._marks):
             mark.destroy()
-        for stream in (*self._in.values(), self._out):
+        for stream in (*self._in.values(), self._out, self._idle):
             self._driver.destroy_stream(stream)
 
     def _forget(self, leaving: CudaRange) -> bool:

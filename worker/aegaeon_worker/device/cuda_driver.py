@@ -69,6 +69,12 @@ class CudaDriver(Protocol):
     def event(self) -> int:
         """Create an event."""
 
+    def timer(self) -> int:
+        """Create an event that knows when it happened."""
+
+    def elapsed_ns(self, start: int, end: int) -> int:
+        """Time between two timers, negative if ``end`` came first; blocks until both happened."""
+
     def destroy_event(self, event: int) -> None:
         """Destroy an event."""
 
@@ -193,6 +199,16 @@ class BoundDriver:
         """See ``CudaDriver``."""
         flag = self._api.CUevent_flags.CU_EVENT_DISABLE_TIMING
         return int(self._call("cuEventCreate", int(flag)))
+
+    def timer(self) -> int:
+        """See ``CudaDriver``."""
+        return int(self._call("cuEventCreate", 0))
+
+    def elapsed_ns(self, start: int, end: int) -> int:
+        """See ``CudaDriver``."""
+        for event in (start, end):
+            self._call("cuEventSynchronize", event)
+        return round(float(self._call("cuEventElapsedTime", start, end)) * 1e6)
 
     def destroy_event(self, event: int) -> None:
         """See ``CudaDriver``."""

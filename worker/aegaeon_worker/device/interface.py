@@ -68,6 +68,17 @@ class CopyMark(Protocol):
         """Order all compute issued from now on after the copies issued before this mark."""
 
 
+class CopyTail(Protocol):
+    """The copies that were queued, but not done, when this was made."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all of them are done by now; never blocks."""
+
+    def remaining_ns(self, lane: CopyLane) -> int:
+        """How much longer those of a lane took; blocks until they are done."""
+
+
 class HostPinning(Protocol):
     """Makes host memory reachable for the device's copy engines."""
 
@@ -132,6 +143,9 @@ class Device(HostPinning, Protocol):
 
     def mark(self, lane: CopyLane) -> CopyMark:
         """A mark after every copy of the lane that was queued so far."""
+
+    def tail(self) -> CopyTail:
+        """What is left to be copied at this moment."""
 
     def synchronize(self, lane: CopyLane) -> None:
         """Block until a lane's copies, and all compute queued by this thread, are done.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine.commands import FetchEnded
 from aegaeon_worker.engine.engine import Engine
 from aegaeon_worker.engine.events import MemoryUsage
+from aegaeon_worker.engine.execution import Execution, choose_execution
 from aegaeon_worker.engine.loading import ModelPreparer
 from aegaeon_worker.engine.model_table import ModelTable, Prepared
 from aegaeon_worker.engine.packers import Packers
@@ -47,13 +49,20 @@ class WorkerParts:
     thread: EngineThread[Any]
     """Runs the engine; a rank other than 0 has none."""
 
-    def __init__(self, config: WorkerConfig, carry: CarryKv | None = None) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        carry: CarryKv | None = None,
+        choose: Callable[[Device], Execution] = choose_execution,
+    ) -> None:
         """Take memory and files; an error gives back what was taken.
 
-        ``carry`` brings KV from other nodes; without it, such KV is computed again.
+        ``carry`` brings KV from other nodes; without it, such KV is computed again. ``choose`` says
+        how steps run on the device.
         """
         self._config = config
         self._carry = carry
+        self._choose = choose
         with ExitStack() as stack:
             self._build(stack)
             self._stack = stack.pop_all()
@@ -98,6 +107,7 @@ class WorkerParts:
         stack.callback(self.slab_reader.close)
         self._cache = WeightCache(instance.weights_dir, config.model_cache_bytes, self.device)
         stack.callback(self._cache.close)
+        self.execution = self._choose(self.device)
         if config.ranks.size == 1:
             self._build_alone(stack)
         else:
@@ -125,6 +135,8 @@ class WorkerParts:
 
     def _build_rank(self, instance: InstanceDir, stack: ExitStack) -> None:
         """One of several workers that are one engine together."""
+        # The other ranks are told the tokens of every step.
+        self.execution = replace(self.execution, lookahead=0, recorder=None)
         config = self._config
         communicator = Communicator(config.ranks, self.device.torch_device, config.rank_timeout_s)
         self.preparer = self._preparer(communicator)
@@ -182,13 +194,21 @@ class WorkerParts:
         memory = MemoryManager(
             device, self._slabs, bring, prefix_caching=self._config.prefix_caching
         )
-        models = ModelTable(self.preparer, device, memory, packers, post)
+        models = ModelTable(
+            self.preparer,
+            device,
+            memory,
+            packers,
+            post,
+            execution=self.execution,
+            max_batch_sequences=self._config.max_batch_sequences,
+        )
         return Engine(
             models,
             memory,
             partial(_usage, memory, self._slabs, self._cache),
             constraints,
-            limits=self._config.step_limits,
+            execution=self.execution,
             max_batch_sequences=self._config.max_batch_sequences,
         )
 

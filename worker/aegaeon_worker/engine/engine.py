@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 
@@ -19,22 +18,21 @@ from aegaeon_worker.engine.events import (
     StepBatch,
     TurnEnded,
     TurnEndReason,
-    TurnStarted,
 )
+from aegaeon_worker.engine.execution import Execution
 from aegaeon_worker.engine.model_table import InstalledModel, ModelTable, Prepared
+from aegaeon_worker.engine.preparation import prepare_following
 from aegaeon_worker.engine.request_log import log_failure
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.status import EngineStatus
-from aegaeon_worker.engine.step_plan import StepLimits
 from aegaeon_worker.engine.turn import Turn
 from aegaeon_worker.engine.turn_queue import TurnQueue
 from aegaeon_worker.engine.turn_runner import TurnRunner, ended, going_on
+from aegaeon_worker.engine.turn_start import TurnStart
 from aegaeon_worker.grammar.constraints import Constraints
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.kv.prefix_keys import Prefix
-
-logger = logging.getLogger(__name__)
 
 _MEMORY_EVENT_INTERVAL_NS = 1_000_000_000
 
@@ -49,19 +47,19 @@ class Engine:
         usage: Callable[[], MemoryUsage],
         constraints: Constraints,
         *,
-        limits: StepLimits,
+        execution: Execution,
         max_batch_sequences: int,
     ) -> None:
         self._models = models
         self._memory = memory
         self._usage = usage
         self._constraints = constraints
-        self._masks = constraints.masks
-        self._limits = limits
+        self._execution = execution
         self._max_sequences = max_batch_sequences
         self._sequences: dict[int, Sequence] = {}
         self._turns = TurnQueue()
         self._runner: TurnRunner | None = None
+        self._start: TurnStart | None = None
         self._publish: Callable[[Event], None] = _discard
         self._idle_since_ns = 0
         self._memory_told_ns = 0
@@ -114,12 +112,15 @@ class Engine:
                 self._begin_turn(self._turns.advance())
             return
         members = self._members(turn)
-        if not members:
-            self._end_turn(turn, TurnEndReason.COMPLETED)
-        elif turn.is_over_quota(time.perf_counter_ns()):
-            self._end_turn(turn, TurnEndReason.QUOTA)
+        runner = self._runner
+        over = runner is not None and turn.is_over_quota(runner.free_at_ns(time.perf_counter_ns()))
+        if self._start is not None:
+            # The first step may wait for copies. That is not its time, so it goes alone.
+            over = runner is not None and runner.awaited
+        if runner is not None and (runner.awaited or (members and not over)):
+            self._step_turn(turn, runner, [] if over else members)
         else:
-            self._step_turn(turn, members)
+            self._end_turn(turn, TurnEndReason.QUOTA if members else TurnEndReason.COMPLETED)
 
     def close(self) -> None:
         """Drop all sequences and models; their memory is given back."""
@@ -134,22 +135,12 @@ class Engine:
 
     def _begin_turn(self, turn: Turn) -> None:
         model = self._models.get(turn.model)
-        before = self._memory.transfers
+        self._start = TurnStart(turn, self._memory, self._idle_since_ns)
         if model is not None:
             self._activate(turn, model)
-        moved = self._memory.transfers - before
-        now = time.perf_counter_ns()
-        self._publish(
-            TurnStarted(
-                turn.turn_id,
-                switched=moved.weight_bytes > 0,
-                switch_time_ns=now - max(self._idle_since_ns, turn.queued_ns),
-                weight_copy_ns=moved.weight_ns,
-                weight_bytes=moved.weight_bytes,
-                kv_swap_ns=moved.kv_ns,
-                kv_bytes=moved.kv_bytes,
-            )
-        )
+        self._start.issued()
+        if self._start.is_over:
+            self._tell_started(turn)
         self._tell_arrived()
         if model is None:
             error = PreconditionError(f"model {turn.model} is not loaded on this worker")
@@ -157,10 +148,26 @@ class Engine:
             self._fail(SequenceFailed(sequence.handle, error) for sequence in members)
             self._end_turn(turn, TurnEndReason.FAILED)
 
+    def _tell_started(self, turn: Turn) -> bool:
+        """Tell of the turn's start unless that was done; whether it was told only now."""
+        if self._start is None:
+            return False
+        (started, ended_ns), self._start = self._start.end(), None
+        self._publish(started)
+        if turn.first_step_ns is not None:
+            turn.first_step_ns = max(turn.first_step_ns, ended_ns)
+        return True
+
     def _activate(self, turn: Turn, model: InstalledModel) -> None:
         """Bring the model and the KV of its members to the device."""
         self._runner = TurnRunner(
-            turn.turn_id, model, self._memory, self._limits, self._max_sequences, self._masks
+            turn,
+            model,
+            self._memory,
+            self._execution,
+            self._constraints.masks,
+            self._max_sequences,
+            lambda sequence: self._sequences.get(sequence.handle) is sequence,
         )
         while members := self._members(turn)[: self._max_sequences]:
             wants = [(sequence.handle, len(sequence.tokens)) for sequence in members]
@@ -172,40 +179,30 @@ class Engine:
                 break
         self._take_lost(turn)
 
-    def _step_turn(self, turn: Turn, members: list[Sequence]) -> None:
-        assert self._runner is not None
+    def _step_turn(self, turn: Turn, runner: TurnRunner, members: list[Sequence]) -> None:
         if turn.first_step_ns is None:
             turn.first_step_ns = time.perf_counter_ns()
-        result = self._runner.step(members)
-        turn.steps += 1
+        results = runner.step(members)
         self._tell_arrived()
-        if result.batch.handles or result.batch.prefill_tokens:
-            self._publish(result.batch)
-        for handle in ended(result.batch):
-            self._forget(handle)
-        self._fail(result.failed)
-        if turn.hands_off:
-            self._hand_off(going_on(result.batch))
+        for result in results:
+            if self._tell_started(turn):
+                result.batch.step_time_ns = 0  # it has waited for copies
+            if result.batch.handles or result.batch.prefill_tokens:
+                self._publish(result.batch)
+            for handle in ended(result.batch):
+                self._forget(handle)
+            self._fail(result.failed)
+            if turn.hands_off:
+                self._hand_off(going_on(result.batch))
         self._take_lost(turn)
-        self._prefetch_following(turn)
+        coming = self._turns.following
+        members = self._members(coming)[: self._max_sequences] if coming else []
+        prepare_following(turn, coming, members, self._memory)
         if time.perf_counter_ns() - self._memory_told_ns > _MEMORY_EVENT_INTERVAL_NS:
             self._tell_memory()
 
-    def _prefetch_following(self, turn: Turn) -> None:
-        """Go on with the weights of the queued model, then of the one that will probably follow."""
-        queued = self._turns.following
-        for model in (queued.model if queued else None, turn.prefetch_model):
-            if not model or model == turn.model or model in turn.unfetchable:
-                continue
-            try:
-                if not self._memory.prefetch(model):
-                    return
-            except AegaeonError as error:
-                # Its own turn will meet the error again, and answer for it.
-                logger.warning("%s cannot be prefetched: %s", model, error)
-                turn.unfetchable.add(model)
-
     def _end_turn(self, turn: Turn, reason: TurnEndReason) -> None:
+        self._tell_started(turn)
         now = time.perf_counter_ns()
         self._turns.current = None
         self._runner = None
@@ -279,7 +276,7 @@ class Engine:
 
     def _attach(self, publish: Callable[[Event], None] | None) -> None:
         self._turns.clear()
-        self._runner = None
+        self._runner = self._start = None
         self._sequences.clear()
         self._memory.free_all()
         self._publish = publish or _discard

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError, EngineError, PreconditionError
 from aegaeon_worker.device.interface import Device
+from aegaeon_worker.engine.decode_steps import DecodeSteps
 from aegaeon_worker.engine.events import (
     Event,
     LoadedModel,
@@ -17,6 +18,7 @@ from aegaeon_worker.engine.events import (
     ModelLoaded,
     ModelUnloaded,
 )
+from aegaeon_worker.engine.execution import Execution
 from aegaeon_worker.engine.loading import ModelPreparer, PreparedModel
 from aegaeon_worker.engine.model_spec import ModelSpec
 from aegaeon_worker.engine.packers import Packers
@@ -37,6 +39,8 @@ class InstalledModel:
     loaded: LoadedModel
     served: ServedModel
     memory: ModelMemory
+    decode: DecodeSteps | None
+    """Recorded decode steps, where model and device have them."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,17 @@ class ModelTable:
         memory: MemoryManager,
         packers: Packers,
         post: Callable[[Prepared], None],
+        *,
+        execution: Execution,
+        max_batch_sequences: int,
     ) -> None:
         self._preparer = preparer
         self._device = device
         self._memory = memory
         self._packers = packers
         self._post = post
+        self._execution = execution
+        self._max_batch_sequences = max_batch_sequences
         self._installed: dict[str, InstalledModel] = {}
         self._loading: set[str] = set()
 
@@ -107,7 +116,8 @@ class ModelTable:
         finally:
             outcome.weights.release()
         loaded = LoadedModel(prepared.spec, outcome.facts)
-        self._installed[name] = InstalledModel(loaded, outcome.served, model)
+        decode = self._decode_steps(outcome.served, model)
+        self._installed[name] = InstalledModel(loaded, outcome.served, model, decode)
         publish(ModelLoaded(loaded, outcome.reused, prepared.load_time_ns))
 
     def unload(self, name: str, publish: Publish) -> None:
@@ -141,6 +151,19 @@ class ModelTable:
         served.bind(weights.tensors())
         served.use_gate(weights.gate)
         return model
+
+    def _decode_steps(self, served: ServedModel, memory: ModelMemory) -> DecodeSteps | None:
+        recorder, step = self._execution.recorder, served.decode_step
+        if recorder is None or step is None:
+            return None
+        return DecodeSteps(
+            step,
+            memory.kv.tensor,
+            recorder,
+            max_batch=self._max_batch_sequences,
+            max_tokens=served.max_model_len,
+            vocab_size=served.vocab_size,
+        )
 
     def _prepare(self, spec: ModelSpec, publish: Publish) -> None:
         """On a packer's thread."""

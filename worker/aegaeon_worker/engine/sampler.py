@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 
 from aegaeon.errors import EngineError
+from aegaeon_worker.device.host_link import Download, upload
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.grammar.masks import PendingMasks
-from aegaeon_worker.sampling.adjustments import add_bias, penalize
+from aegaeon_worker.sampling.adjustments import add_bias, exclude, penalize
 from aegaeon_worker.sampling.draw import best, draw
 from aegaeon_worker.sampling.filters import kept_weights
-from aegaeon_worker.sampling.log_probabilities import TokenLogProbabilities, log_probabilities
+from aegaeon_worker.sampling.log_probabilities import (
+    Measured,
+    TokenLogProbabilities,
+    measure,
+    tell,
+)
 from aegaeon_worker.sampling.parameters import SamplingParameters
 from aegaeon_worker.sampling.randomness import streams
 
@@ -26,48 +34,95 @@ class Choice(NamedTuple):
     log_probabilities: TokenLogProbabilities | None = None
 
 
+class PendingChoices:
+    """The tokens of one step: on the device, and on their way to the host."""
+
+    def __init__(
+        self,
+        tokens: torch.Tensor,
+        found: torch.Tensor,
+        measured: Measured | None = None,
+        asked: Seq[tuple[int, int]] = (),
+        failed: Mapping[int, EngineError] = MappingProxyType({}),
+    ) -> None:
+        """``found`` float64 [R, 2] are the tokens and the highest logits of their rows.
+
+        ``measured`` is of the rows in ``asked``, each with how many tokens it asks for. Rows that
+        ``failed`` have no token.
+        """
+        self.tokens = tokens
+        """int64 [R] on the device, until the step after the next one is issued."""
+        self._asked = asked
+        self._failed = failed
+        self._download = Download([found, *(measured or ())])
+
+    def wait(self) -> list[Choice | EngineError]:
+        """Block until the tokens are known; a row without a token says why."""
+        found, *measured = self._download.wait()
+        # Ids are exact in float64, and one copy to the host is cheaper than two.
+        choices = [
+            Choice(int(token)) if math.isfinite(value) else _no_token(value)
+            for token, value in found.tolist()
+        ]
+        if measured:
+            told = tell(Measured(*measured), [count for _, count in self._asked])
+            for (row, _), probabilities in zip(self._asked, told, strict=True):
+                if isinstance(choice := choices[row], Choice):
+                    choices[row] = choice._replace(log_probabilities=probabilities)
+        return [self._failed.get(row, choice) for row, choice in enumerate(choices)]
+
+
+def takes_best(sequences: Seq[Sequence]) -> bool:
+    """Whether every sequence simply gets the most probable token, and nothing else is asked."""
+    return all(
+        sequence.sampling is None and (sequence.may_stop or not sequence.stop.stop_ids)
+        for sequence in sequences
+    )
+
+
 @torch.inference_mode()
 def choose_tokens(
     logits: torch.Tensor, sequences: Seq[Sequence], masks: PendingMasks | None = None
-) -> list[Choice | EngineError]:
-    """The next token per row of float32 ``logits`` [R, vocab], or why that row has none.
+) -> PendingChoices:
+    """The next token per row of float32 ``logits`` [R, vocab], without waiting for the device.
 
     Greedy rows get the most probable token, the lowest id among equals. Tokens that would end a
     sequence before its minimum are excluded, and what ``masks`` exclude. ``logits`` is consumed.
     """
+    device = logits.device
     if not sequences:  # a step of nothing but parts of prompts
-        return []
+        none = logits.new_empty(0, dtype=torch.int64)
+        return PendingChoices(none, logits.new_empty(0, 2, dtype=torch.float64))
     sampling = [
         (row, sequence.sampling)
         for row, sequence in enumerate(sequences)
         if sequence.sampling is not None
     ]
     asked = [(row, p.logprobs) for row, p in sampling if p.logprobs is not None]
+    at = upload([row for row, _ in asked], device, torch.int64) if asked else None
     # A copy, of what the model itself has said.
-    raw = logits[[row for row, _ in asked]] if asked else None
+    raw = logits[at] if at is not None else None
     failed = masks.apply(logits) if masks is not None else {}
-    for row, sequence in enumerate(sequences):
-        if not sequence.may_stop and sequence.stop.stop_ids:
-            logits[row, list(sequence.stop.stop_ids)] = -torch.inf
+    held = [
+        (row, token)
+        for row, sequence in enumerate(sequences)
+        if not sequence.may_stop
+        for token in sequence.stop.stop_ids
+    ]
+    if held:
+        exclude(logits, held)
     if sampling:
         _adjust(logits, sequences, sampling)
     tokens, highest = best(logits)
     drawn = [(row, parameters) for row, parameters in sampling if not parameters.is_greedy]
     if drawn:
-        rows = torch.tensor([row for row, _ in drawn], device=logits.device)
+        rows = upload([row for row, _ in drawn], device)
         tokens[rows] = _draw(logits, highest, rows, sequences, drawn)
-    # Ids are exact in float64, and one copy to the host is cheaper than two.
-    found = torch.stack((tokens.to(torch.float64), highest.to(torch.float64)), dim=1).tolist()
-    choices = [
-        Choice(int(token)) if math.isfinite(value) else _no_token(value) for token, value in found
-    ]
-    if raw is not None:
-        at = [row for row, _ in asked]
-        told = log_probabilities(raw, tokens[at], [count for _, count in asked])
-        for row, probabilities in zip(at, told, strict=True):
-            if isinstance(choice := choices[row], Choice):
-                choices[row] = choice._replace(log_probabilities=probabilities)
-    return [failed.get(row, choice) for row, choice in enumerate(choices)]
+    found = torch.stack((tokens.to(torch.float64), highest.to(torch.float64)), dim=1)
+    measured = None
+    if raw is not None and at is not None:
+        measured = measure(raw, tokens[at], max(count for _, count in asked))
+    return PendingChoices(tokens, found, measured, asked, failed)
 
 
 def _adjust(
@@ -94,14 +149,14 @@ def _draw(
 ) -> torch.Tensor:
     """Tokens of ``rows``. ``logits`` is consumed where all rows are drawn."""
     device = logits.device
-    temperature = torch.tensor([p.temperature for _, p in drawn], dtype=torch.float32)
+    temperature = upload([p.temperature for _, p in drawn], device, torch.float32)
     scores = logits if len(drawn) == logits.shape[0] else logits[rows]
     # The highest first: a low temperature may then reach -inf, but never inf.
-    scores.sub_(highest[rows][:, None]).div_(temperature.to(device)[:, None])
+    scores.sub_(highest[rows][:, None]).div_(temperature[:, None])
     weights = kept_weights(scores, [parameters for _, parameters in drawn])
     seeds = torch.tensor([parameters.seed for _, parameters in drawn])
-    positions = torch.tensor([len(sequences[row].tokens) for row, _ in drawn])
-    return draw(weights, streams(seeds, positions).to(device))
+    positions = torch.tensor([sequences[row].num_tokens for row, _ in drawn])
+    return draw(weights, upload(streams(seeds, positions), device))
 
 
 def _no_token(highest: float) -> EngineError:

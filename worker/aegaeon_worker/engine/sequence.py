@@ -19,11 +19,14 @@ class Sequence:
     ``tokens`` holds the prompt and everything generated; ``num_computed`` of them have their KV in
     memory. A sequence that lost its KV is the same sequence with ``num_computed`` back at 0: it is
     prefilled again, tokens produced so far included, so its output cannot change.
+
+    Steps may run ahead of what is known: ``num_under_way`` more tokens follow those in ``tokens``,
+    chosen on the device but not seen here yet. Their KV may have been computed as well.
     """
 
     __slots__ = (
-        "_counts", "handle", "label", "model", "num_computed", "num_prompt", "sampling", "stop",
-        "text", "tokens",
+        "_counts", "handle", "label", "model", "num_computed", "num_prompt", "num_under_way",
+        "sampling", "stop", "text", "tokens",
     )  # fmt: skip
 
     def __init__(self, spec: SequenceSpec, text: Future[TextState] | None = None) -> None:
@@ -39,22 +42,41 @@ class Sequence:
         self.num_prompt = len(spec.prompt)
         self.tokens = spec.prompt + spec.generated
         self.num_computed = 0
+        self.num_under_way = 0
         self._counts: TokenCounts | None = None
 
     @property
+    def num_tokens(self) -> int:
+        """All tokens, those under way included."""
+        return len(self.tokens) + self.num_under_way
+
+    @property
     def num_generated(self) -> int:
-        """New tokens so far, those produced elsewhere included."""
-        return len(self.tokens) - self.num_prompt
+        """New tokens so far, those produced elsewhere and those under way included."""
+        return self.num_tokens - self.num_prompt
 
     @property
     def num_pending(self) -> int:
         """Tokens whose KV is still to be computed: 1 while decoding, more while prefilling."""
-        return len(self.tokens) - self.num_computed
+        return self.num_tokens - self.num_computed
 
     @property
     def may_stop(self) -> bool:
         """The next token may be one that ends the sequence: the minimum has been reached."""
         return self.num_generated >= self.stop.min_new_tokens
+
+    @property
+    def is_full(self) -> bool:
+        """It has all tokens that it may have, known or under way."""
+        stop = self.stop
+        return self.num_generated >= stop.max_new_tokens or self.num_tokens >= stop.max_model_len
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Its next token depends on tokens that are not known yet."""
+        if not self.num_under_way or self.sampling is None:
+            return False
+        return self.text is not None or self.sampling.penalizes
 
     def token_counts(self) -> TokenCounts:
         """Tokens so far, as penalties count them; those of the prompt only if one needs them."""
@@ -65,15 +87,15 @@ class Sequence:
         return self._counts
 
     def append(self, token_id: int) -> FinishReason:
-        """Take the next token and say whether the sequence ends with it. Raises EngineError."""
+        """Take the next token, no longer under way, and say whether the sequence ends with it.
+
+        Raises EngineError.
+        """
         self.tokens.append(token_id)
         if token_id in self.stop.stop_ids:
             return FinishReason.STOP
         if self.text is not None and self.text.result().take(token_id):
             return FinishReason.STOP
-        if (
-            self.num_generated >= self.stop.max_new_tokens
-            or len(self.tokens) >= self.stop.max_model_len
-        ):
+        if self.is_full and not self.num_under_way:
             return FinishReason.LENGTH
         return FinishReason.NONE

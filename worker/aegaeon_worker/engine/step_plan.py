@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import torch
 
+from aegaeon_worker.device.host_link import upload
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.models.interface import StepInput
 
@@ -36,40 +38,72 @@ class Chunk:
         return self.num_tokens == self.sequence.num_pending
 
 
+@dataclass(frozen=True)
+class StepTokens:
+    """The tokens that a step gave, which the host may not know yet.
+
+    ``tokens`` int64 [R] are on the device; ``rows`` says which of them is whose.
+    """
+
+    tokens: torch.Tensor
+    rows: Mapping[Sequence, int]
+
+
 def plan_step(running: Seq[Sequence], limits: StepLimits) -> list[Chunk]:
-    """All decoding sequences, then prefills in order until the token budget is used up."""
+    """All decoding sequences, then prefills in order until the token budget is used up.
+
+    A sequence that lost its KV with a token under way waits until that is known.
+    """
     decoding = [Chunk(sequence, 1) for sequence in running if sequence.num_pending == 1]
     budget = limits.mixed_prefill_tokens if decoding else limits.prefill_tokens
     chunks = decoding
     for sequence in running:
-        if sequence.num_pending > 1 and budget > 0:
+        if sequence.num_pending > 1 and not sequence.num_under_way and budget > 0:
             chunk = Chunk(sequence, min(budget, sequence.num_pending))
             budget -= chunk.num_tokens
             chunks.append(chunk)
     return chunks
 
 
-def build_input(chunks: Seq[Chunk], block_tables: Seq[Seq[int]], kv: torch.Tensor) -> StepInput:
-    """Pack chunks into one forward pass; ``block_tables`` are device block ids per chunk."""
+def build_input(
+    chunks: Seq[Chunk],
+    block_tables: Seq[Seq[int]],
+    kv: torch.Tensor,
+    before: StepTokens | None = None,
+) -> StepInput:
+    """Pack chunks into one forward pass; ``block_tables`` are device block ids per chunk.
+
+    ``before`` has the tokens under way; it may be None when there are none.
+    """
     token_ids: list[int] = []
     positions: list[int] = []
     logit_rows: list[int] = []
+    under_way: list[tuple[int, int]] = []
     for chunk in chunks:
-        start = chunk.sequence.num_computed
+        sequence = chunk.sequence
+        start = sequence.num_computed
         end = start + chunk.num_tokens
-        token_ids.extend(chunk.sequence.tokens[start:end])
+        token_ids.extend(sequence.tokens[start:end])
+        if end > len(sequence.tokens):
+            assert before is not None
+            under_way.append((len(token_ids), before.rows[sequence]))
+            token_ids.append(0)
         positions.extend(range(start, end))
         if chunk.completes:
             logit_rows.append(len(token_ids) - 1)
     width = max(len(table) for table in block_tables)
     padded = [[*table, *[0] * (width - len(table))] for table in block_tables]
     device = kv.device
+    ids = upload(token_ids, device)
+    if under_way and before is not None:
+        to, source = upload(torch.tensor(under_way).t().contiguous(), device)
+        ids[to] = before.tokens[source]
     return StepInput(
-        token_ids=torch.tensor(token_ids, device=device),
-        positions=torch.tensor(positions, device=device),
+        token_ids=ids,
+        positions=upload(positions, device),
         query_lens=tuple(chunk.num_tokens for chunk in chunks),
         context_lens=tuple(chunk.sequence.num_computed + chunk.num_tokens for chunk in chunks),
-        block_tables=torch.tensor(padded, device=device),
+        block_tables=upload(padded, device),
         kv=kv,
-        logit_rows=torch.tensor(logit_rows, device=device, dtype=torch.int64),
+        logit_rows=upload(logit_rows, device, torch.int64),
     )

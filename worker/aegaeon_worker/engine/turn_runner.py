@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aegaeon.errors import EngineError
 from aegaeon_worker.engine.events import FinishReason, SequenceFailed, StepBatch
+from aegaeon_worker.engine.execution import Execution, Watch
+from aegaeon_worker.engine.issued_step import IssuedStep
 from aegaeon_worker.engine.model_table import InstalledModel
 from aegaeon_worker.engine.request_log import log_failure
-from aegaeon_worker.engine.sampler import Choice, choose_tokens
 from aegaeon_worker.engine.sequence import Sequence
-from aegaeon_worker.engine.step_plan import Chunk, StepLimits, build_input, plan_step
+from aegaeon_worker.engine.step_issuer import issue_step
+from aegaeon_worker.engine.step_plan import Chunk, plan_step
+from aegaeon_worker.engine.turn import Turn
 from aegaeon_worker.grammar.masks import Masks
 from aegaeon_worker.grammar.waiting import compiled
 from aegaeon_worker.kv.errors import PoolTooSmall
@@ -23,10 +27,10 @@ from aegaeon_worker.parallel.errors import GroupBroken
 
 @dataclass
 class StepResult:
-    """What one step did: its event, and members that failed."""
+    """What is known now: the event of a step, and members that failed."""
 
     batch: StepBatch
-    failed: list[SequenceFailed]
+    failed: list[SequenceFailed] = field(default_factory=list)
 
 
 class TurnRunner:
@@ -34,106 +38,176 @@ class TurnRunner:
 
     Members are taken in order of precedence and none is passed over, so a long one cannot starve.
     When the batch outgrows the device, the last in precedence gives way and comes back later.
+
+    Steps are issued ahead of the tokens that they go on from, as far as ``Execution.lookahead``
+    says. The books of memory follow the order of issue, as the device does; tokens are told in the
+    order in which steps end. A sequence that has ended by then is told nothing.
     """
 
     def __init__(
         self,
-        turn_id: int,
+        turn: Turn,
         model: InstalledModel,
         memory: MemoryManager,
-        limits: StepLimits,
-        max_sequences: int,
+        execution: Execution,
         masks: Masks,
+        max_sequences: int,
+        alive: Callable[[Sequence], bool],
     ) -> None:
-        self._turn_id = turn_id
+        """``alive`` says whether a sequence has neither ended nor gone elsewhere."""
+        self._turn = turn
         self._model = model
         self._memory = memory
-        self._limits = limits
-        self._max_sequences = max_sequences
+        self._execution = execution
         self._masks = masks
+        self._max_sequences = max_sequences
+        self._alive = alive
+        self._under_way: deque[IssuedStep] = deque()
+        self._last_ns = 0
+        self._ended_ns = 0
+        if model.decode is not None:
+            model.decode.begin_turn()
 
-    def step(self, members: Seq[Sequence]) -> StepResult:
-        """One forward pass over the members that fit; at least one gets on, or fails."""
-        start = time.perf_counter_ns()
-        result = StepResult(StepBatch(self._turn_id), [])
-        chunks = self._fit(compiled(members, result.failed), result)
-        if chunks:
-            self._advance(chunks, result)
-        result.batch.step_time_ns = time.perf_counter_ns() - start
-        return result
+    @property
+    def awaited(self) -> bool:
+        """Whether a step under way brings a token that somebody waits for, or part of a prompt."""
+        return any(
+            step.prefill_tokens or any(map(self._alive, step.completing))
+            for step in self._under_way
+        )
 
-    def _fit(self, members: Seq[Sequence], result: StepResult) -> list[Chunk]:
-        """Give room to as many members as there is, and plan the step over them."""
+    def free_at_ns(self, now_ns: int) -> int:
+        """When the device will have done what is under way, by the time of the last step."""
+        if not self._under_way:
+            return now_ns
+        return max(now_ns, self._ended_ns + self._last_ns)
+
+    def step(self, members: Seq[Sequence]) -> list[StepResult]:
+        """Issue one pass over the members that fit, and take in the oldest step if it is due.
+
+        Without members, or if none can go on before its token is known, only the latter.
+        """
+        if any(sequence.needs_tokens for sequence in members):
+            return self._take_in()
+        watch = self._execution.watch()
+        refused = StepResult(StepBatch(self._turn.turn_id))
+        ready = compiled(members, refused.failed)
+        running = self._fit([s for s in ready if not self._is_due(s)], refused)
+        chunks = plan_step(running, self._execution.limits)
+        results = [refused] if refused.failed else []
+        if not chunks:
+            return results + self._take_in()
+        before = self._under_way[-1] if self._under_way else None
+        try:
+            self._issue(chunks, before, watch)
+        except GroupBroken:
+            raise  # no fault of a sequence
+        except Exception as error:
+            if before is not None:
+                # What is under way first; the next attempt will meet the error with nothing else.
+                return results + self._take_in()
+            return results + self._isolate(chunks, error)
+        if len(self._under_way) > self._execution.lookahead:
+            results += self._take_in()
+        return results
+
+    def _is_due(self, sequence: Sequence) -> bool:
+        """It does not go on here after the token under way, or ends with it."""
+        leaves = self._turn.hands_off or sequence.is_full
+        return sequence.num_under_way > 0 and leaves
+
+    def _fit(self, members: Seq[Sequence], refused: StepResult) -> list[Sequence]:
+        """Give room to as many members as there is."""
         running: list[Sequence] = []
         waiting = deque(members[: self._max_sequences])
         while waiting:
             sequence = waiting.popleft()
             try:
-                while not self._memory.grow(sequence.handle, len(sequence.tokens)) and waiting:
+                fits = self._memory.grow(sequence.handle, sequence.num_tokens)
+                while not fits and waiting:
                     # What is left is held by members: those behind this one give way.
                     self._memory.preempt(waiting.pop().handle)
+                    fits = self._memory.grow(sequence.handle, sequence.num_tokens)
             except PoolTooSmall as error:
-                result.failed.append(SequenceFailed(sequence.handle, error))
+                refused.failed.append(SequenceFailed(sequence.handle, error))
                 continue
-            if self._memory.grow(sequence.handle, len(sequence.tokens)):
+            if fits:
                 # The truth is in memory: less than computed if the sequence lost its KV.
                 sequence.num_computed = self._memory.stored_tokens(sequence.handle)
                 running.append(sequence)
-        return plan_step(running, self._limits)
+        return running
 
-    def _advance(self, chunks: Seq[Chunk], result: StepResult) -> None:
-        try:
-            choices = self._forward(chunks)
-        except GroupBroken:
-            raise  # no fault of a sequence
-        except Exception as error:
-            self._isolate(chunks, error, result)
-            return
-        for chunk, choice in zip(chunks, choices, strict=True):
+    def _issue(self, chunks: Seq[Chunk], before: IssuedStep | None, watch: Watch) -> None:
+        """Issue a pass and bring the books to where the device will be after it."""
+        tables = [self._memory.block_table(chunk.sequence.handle) for chunk in chunks]
+        issued = issue_step(self._model, chunks, tables, before, self._masks, watch)
+        self._under_way.append(issued)
+        for chunk in chunks:
+            sequence = chunk.sequence
+            sequence.num_computed += chunk.num_tokens
+            self._memory.commit(sequence.handle, sequence.num_computed)
+        for sequence in issued.completing:
+            sequence.num_under_way += 1
+        if self._turn.hands_off and self._execution.lookahead:
+            # Behind this step, and not behind the one that will have been issued by then.
+            leaving = [s.handle for s in issued.completing if not s.is_full]
+            self._memory.hand_offs.prepare(leaving)
+
+    def _take_in(self) -> list[StepResult]:
+        """The result of the oldest step under way, if there is one.
+
+        Never more: whoever gets it ends sequences before the next one is looked at.
+        """
+        return [self._result(self._under_way.popleft())] if self._under_way else []
+
+    def _result(self, step: IssuedStep) -> StepResult:
+        choices = step.wait()
+        self._ended_ns = time.perf_counter_ns()
+        self._last_ns = step.elapsed_ns()
+        self._turn.steps += 1
+        batch = StepBatch(
+            self._turn.turn_id,
+            step_time_ns=self._last_ns,
+            prefill_tokens=step.prefill_tokens,
+            decode_sequences=step.decode_sequences,
+            context_tokens=step.context_tokens,
+        )
+        result = StepResult(batch)
+        for sequence, choice in zip(step.completing, choices, strict=True):
+            sequence.num_under_way -= 1
+            if not self._alive(sequence):
+                continue
             if isinstance(choice, EngineError):
-                result.failed.append(SequenceFailed(chunk.sequence.handle, choice))
+                result.failed.append(SequenceFailed(sequence.handle, choice))
                 continue
             try:
-                self._record(chunk, choice, result.batch)
+                reason = sequence.append(choice.token_id)
             except EngineError as error:
-                result.failed.append(SequenceFailed(chunk.sequence.handle, error))
+                result.failed.append(SequenceFailed(sequence.handle, error))
+            else:
+                batch.add(sequence.handle, choice.token_id, reason, choice.log_probabilities)
+        return result
 
-    def _forward(self, chunks: Seq[Chunk]) -> list[Choice | EngineError | None]:
-        """Next token of every chunk that reaches its sequence's end, or why there is none; None
-        for the others."""
-        tables = [self._memory.block_table(chunk.sequence.handle) for chunk in chunks]
-        step = build_input(chunks, tables, self._model.memory.kv.tensor)
-        complete = [chunk.sequence for chunk in chunks if chunk.completes]
-        masks = self._masks.begin(complete)
-        logits = self._model.served.forward(step)
-        choices = iter(choose_tokens(logits, complete, masks))
-        return [next(choices) if chunk.completes else None for chunk in chunks]
-
-    def _isolate(self, chunks: Seq[Chunk], error: Exception, result: StepResult) -> None:
+    def _isolate(self, chunks: Seq[Chunk], error: Exception) -> list[StepResult]:
         """A pass failed: repeat it one by one, so that only the sequence at fault fails."""
         if len(chunks) == 1:
             sequence = chunks[0].sequence
             handle = sequence.handle
             log_failure(sequence, "the forward pass", error)
             reason = EngineError(f"the forward pass failed: {type(error).__name__}: {error}")
-            result.failed.append(SequenceFailed(handle, reason))
-            return
+            failed = SequenceFailed(handle, reason)
+            return [StepResult(StepBatch(self._turn.turn_id), [failed])]
+        results: list[StepResult] = []
         for chunk in chunks:
-            self._advance([chunk], result)
-
-    def _record(self, chunk: Chunk, choice: Choice | None, batch: StepBatch) -> None:
-        sequence = chunk.sequence
-        if sequence.num_pending == 1 and sequence.num_generated > 0:
-            batch.decode_sequences += 1
-        else:
-            batch.prefill_tokens += chunk.num_tokens
-        sequence.num_computed += chunk.num_tokens
-        batch.context_tokens += sequence.num_computed
-        self._memory.commit(sequence.handle, sequence.num_computed)
-        if choice is not None:
-            token, probabilities = choice
-            reason = sequence.append(token)
-            batch.add(sequence.handle, token, reason, probabilities)
+            try:
+                self._issue([chunk], None, self._execution.watch())
+            except GroupBroken:
+                raise
+            except Exception as fault:
+                results += self._isolate([chunk], fault)
+            else:
+                results += self._take_in()
+        return results
 
 
 def ended(batch: StepBatch) -> list[int]:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from aegaeon.errors import EngineError
+from aegaeon_worker.device.host_link import upload
 from aegaeon_worker.engine.sequence import Sequence
 
 
@@ -59,9 +60,9 @@ def exclude(logits: torch.Tensor, rows: Seq[int], packed: torch.Tensor) -> None:
     [rows, at least V / 8], is 0."""
     device, vocab = logits.device, logits.shape[1]
     shifts = torch.arange(8, dtype=torch.uint8, device=device)
-    bits = (packed.to(device)[:, :, None] >> shifts) & 1
+    bits = (upload(packed, device)[:, :, None] >> shifts) & 1
     forbidden = bits.view(len(rows), -1)[:, :vocab] == 0
-    index = torch.tensor(rows, device=device)
+    index = upload(rows, device)
     logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
 
 

@@ -20,7 +20,7 @@ _MAX_SPLITS = 32
 
 
 @dataclass(frozen=True)
-class DecodeRows:
+class DecodeSequences:
     """The sequences of a pass that add one token."""
 
     context_lens: torch.Tensor
@@ -145,7 +145,7 @@ def choose_splits(count: int, kv_heads: int, tokens: int) -> int:
 
 def decode_attention(
     query: torch.Tensor,
-    rows: DecodeRows,
+    rows: DecodeSequences,
     kv: torch.Tensor,
     layer: int,
     out: torch.Tensor,

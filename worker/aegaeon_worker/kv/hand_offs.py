@@ -52,6 +52,15 @@ class HandOffs:
         """Whether ``finish`` will have something to tell."""
         return bool(self._batches)
 
+    def prepare(self, sequences: Iterable[int]) -> None:
+        """Queue copies of sequences that will soon begin to leave, where there is room.
+
+        They start after the compute issued so far, and not after what is issued until then.
+        """
+        for sequence in sequences:
+            with suppress(OutOfHostBlocks):
+                self._table[sequence].model.kv.write_back(sequence)
+
     def begin(self, sequences: Iterable[int], spared: Set[int]) -> None:
         """Queue the copies, at the expense of younger sequences that are not ``spared``."""
         start_ns = time.perf_counter_ns()

@@ -22,6 +22,7 @@ from aegaeon_worker.kv.room import DeviceUsage, Room
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.kv.tracked import SequenceEntry, SequenceTable
 from aegaeon_worker.kv.transfers import TransferMeter, Transfers
+from aegaeon_worker.kv.write_backs import WriteBacks
 from aegaeon_worker.weights.resident import ResidentWeights
 
 
@@ -60,6 +61,8 @@ class MemoryManager:
         """What ``hand_off`` began, and what is held for other workers."""
         self.fetches = Fetches(self._table, carry)
         """KV on its way from other nodes."""
+        self.write_backs = WriteBacks(device, self._table, self._models, self._room)
+        self.copy_tail = device.tail
         self._stamp = 0
         self._meter = TransferMeter()
         # Of models that are gone.
@@ -220,8 +223,10 @@ class MemoryManager:
         fit even alone.
         """
         entry = self._table[sequence]
-        entry.model.require_fit(sequence, capacity)
         joined = sequence not in self._turn
+        if not joined and entry.kv.is_ready(capacity):
+            return True
+        entry.model.require_fit(sequence, capacity)
         self._turn.add(sequence)
         entry.last_planned = self._stamp
         victims = self._order.outside(entry.model, [], self._turn)

@@ -23,6 +23,9 @@ from aegaeon_worker.weights.stage_gate import StageGate
 class GenericModel:
     """A ``ServedModel`` over an unmodified ``transformers`` module."""
 
+    #: Attention here is planned on the host.
+    decode_step = None
+
     def __init__(
         self,
         module: PreTrainedModel,

@@ -41,6 +41,33 @@ class StepInput:
     """int64 [R]: the rows of ``[0, T)`` whose logits are wanted."""
 
 
+@dataclass(frozen=True)
+class DecodeRows:
+    """One new token for each of S sequences, at addresses that never change.
+
+    Nothing here is read on the host, so that the work on it can be recorded and replayed.
+    """
+
+    staged: torch.Tensor
+    """int64 [3, S]. Per row: its newest token; instead of it, the row of ``tokens`` that holds it,
+    or -1; and its position, or -1 for padding, whose KV is neither read nor written."""
+    tokens: torch.Tensor
+    """int64 [B], B >= S: first those of the step before, in the end the new ones."""
+    found: torch.Tensor
+    """float64 [S, 2], written: each new token and its logit."""
+    block_tables: torch.Tensor
+    """int64 [S, B]: as in ``StepInput``; whatever lies past a sequence's own blocks is not read."""
+    kv: torch.Tensor
+    """As in ``StepInput``."""
+    logits: torch.Tensor | None
+    """float32 [S, vocab]: where given, it is written, and ``tokens`` and ``found`` are not."""
+
+
+DecodeStep = Callable[[DecodeRows], None]
+"""Without logits it chooses the most probable tokens, the lowest id among equals. A logit that is
+no number counts as infinite."""
+
+
 class ServedModel(Protocol):
     """A model without storage of its own: weights are bound to views of its device range."""
 
@@ -57,6 +84,13 @@ class ServedModel(Protocol):
 
         From then on every pass calls ``gate.wait`` with the name of a layout's stage before it
         touches the stage's weights, stage by stage.
+        """
+
+    @property
+    def decode_step(self) -> DecodeStep | None:
+        """A decode step that can be recorded once the weights are there; None if it has none.
+
+        Known from ``bind`` on.
         """
 
     def forward(self, step: StepInput) -> torch.Tensor:

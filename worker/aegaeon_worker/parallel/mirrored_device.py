@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import torch
 
-from aegaeon_worker.device.interface import CopyLane, CopyMark, Device, VirtualRange
+from aegaeon_worker.device.interface import CopyLane, CopyMark, CopyTail, Device, VirtualRange
 from aegaeon_worker.device.pool import DevicePool
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.parallel.followers import Followers
@@ -169,6 +169,10 @@ class MirroredDevice:
         if lane is CopyLane.WEIGHTS or self._followers.closed:
             return own
         return _MirroredMark(own, self._followers, self._followers.mark(LANES.index(lane)))
+
+    def tail(self) -> CopyTail:
+        """See ``Device``: rank 0's, which has as much to copy as the others."""
+        return self._own.tail()
 
     def synchronize(self, lane: CopyLane) -> None:
         """See ``Device``: with all ranks where host memory depends on it."""

@@ -32,6 +32,10 @@ class MirroredModel:
         self._followers.send(object_frame(Kind.INSTALL, model=self._name, number=self._number))
         self._own.bind(tensors)
 
+    @property
+    def decode_step(self) -> None:
+        """See ``ServedModel``: every step is told to the other ranks."""
+
     def use_gate(self, gate: StageGate) -> None:
         """See ``ServedModel``."""
         self._own.use_gate(gate)

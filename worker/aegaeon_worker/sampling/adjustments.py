@@ -1,4 +1,4 @@
-"""Logit bias and penalties: sparse changes to a batch of logits."""
+"""Exclusions, logit bias and penalties: sparse changes to a batch of logits."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from collections.abc import Sequence as Seq
 
 import torch
 
+from aegaeon_worker.device.host_link import upload
 from aegaeon_worker.sampling.parameters import SamplingParameters
 from aegaeon_worker.sampling.token_counts import TokenCounts
 
 
+def exclude(logits: torch.Tensor, tokens: Seq[tuple[int, int]]) -> None:
+    """Make pairs of row and token in ``logits`` [R, V] impossible, in place."""
+    # A plain number would be copied to the device, which waits for it.
+    never = upload([-torch.inf], logits.device, torch.float32)
+    logits[_index(tokens, logits.device)] = never
+
+
 def add_bias(logits: torch.Tensor, rows: Seq[tuple[int, SamplingParameters]]) -> None:
     """Add each row's own bias to ``logits`` [R, V] in place."""
-    at = [row for row, sampling in rows for _ in sampling.logit_bias]
-    ids = [token for _, sampling in rows for token, _ in sampling.logit_bias]
+    at = [(row, token) for row, sampling in rows for token, _ in sampling.logit_bias]
     bias = [value for _, sampling in rows for _, value in sampling.logit_bias]
-    device = logits.device
-    index = tuple(torch.tensor(values, dtype=torch.int64, device=device) for values in (at, ids))
-    logits[index] += torch.tensor(bias, dtype=torch.float32, device=device)
+    logits[_index(at, logits.device)] += upload(bias, logits.device, torch.float32)
 
 
 def penalize(logits: torch.Tensor, rows: Seq[tuple[int, SamplingParameters, TokenCounts]]) -> None:
@@ -32,22 +37,24 @@ def penalize(logits: torch.Tensor, rows: Seq[tuple[int, SamplingParameters, Toke
     counted = [counts.tensors() for _, _, counts in rows]
     device = logits.device
     lengths = torch.tensor([len(ids) for ids, _ in counted])
-    at = torch.tensor([row for row, _, _ in rows]).repeat_interleave(lengths).to(device)
-    ids = torch.cat([ids for ids, _ in counted]).to(device)
-    times = torch.cat([generated for _, generated in counted]).to(device, torch.float32)
-    repetition, frequency, presence = (
-        torch.tensor(
-            [
-                [sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty]
-                for _, sampling, _ in rows
-            ],
-            dtype=torch.float32,
-        )
-        .repeat_interleave(lengths, dim=0)
-        .to(device)
-        .unbind(1)
-    )
+    at = upload(torch.tensor([row for row, _, _ in rows]).repeat_interleave(lengths), device)
+    ids = upload(torch.cat([ids for ids, _ in counted]), device)
+    times = upload(torch.cat([generated for _, generated in counted]).to(torch.float32), device)
+    penalties = torch.tensor(
+        [
+            [sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty]
+            for _, sampling, _ in rows
+        ],
+        dtype=torch.float32,
+    ).repeat_interleave(lengths, dim=0)
+    repetition, frequency, presence = upload(penalties, device).unbind(1)
     values = logits[at, ids]
     values = torch.where(values > 0, values / repetition, values * repetition)
     values -= frequency * times + presence * (times > 0)
     logits[at, ids] = values
+
+
+def _index(pairs: Seq[tuple[int, int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and tokens int64 [N], as indices."""
+    rows, tokens = upload(torch.tensor(pairs, dtype=torch.int64).view(-1, 2), device).unbind(1)
+    return rows, tokens

@@ -18,20 +18,34 @@ class TokenLogProbabilities(NamedTuple):
     top_logprobs: tuple[float, ...]
 
 
-def log_probabilities(
-    logits: torch.Tensor, tokens: torch.Tensor, counts: Seq[int]
-) -> list[TokenLogProbabilities]:
-    """Of ``tokens`` [R], and of the ``counts`` most probable ones per row of ``logits`` [R, V]."""
+class Measured(NamedTuple):
+    """Log-probabilities on the device, row by row."""
+
+    own: torch.Tensor
+    """float32 [R]: of the chosen tokens."""
+    best: torch.Tensor
+    """float32 [R, N]: of the most probable ones, descending."""
+    ids: torch.Tensor
+    """int64 [R, N]"""
+
+
+def measure(logits: torch.Tensor, tokens: torch.Tensor, count: int) -> Measured:
+    """Of ``tokens`` [R], and of the ``count`` most probable ones per row of ``logits`` [R, V]."""
     highest = logits.amax(-1, keepdim=True)
     # Here, the two passes of `logsumexp` would take twice the time.
     whole = highest + total((logits - highest).exp_()).log()[:, None].to(torch.float32)
-    own = (logits.gather(1, tokens[:, None]) - whole).squeeze(1).tolist()
-    best = logits.topk(min(max(counts), logits.shape[1]))
-    values, ids = (best.values - whole).tolist(), best.indices.tolist()
+    own = (logits.gather(1, tokens[:, None]) - whole).squeeze(1)
+    best = logits.topk(min(count, logits.shape[1]))
+    return Measured(own, best.values - whole, best.indices)
+
+
+def tell(measured: Measured, counts: Seq[int]) -> list[TokenLogProbabilities]:
+    """What was ``measured``, on the host by now, with ``counts`` of the most probable per row."""
+    own, best, ids = (tensor.tolist() for tensor in measured)
     rows = []
     for row, count in enumerate(counts):
         # Devices order equal values as they like.
-        top = sorted(zip(values[row], ids[row], strict=True), key=lambda pair: (-pair[0], pair[1]))
+        top = sorted(zip(best[row], ids[row], strict=True), key=lambda pair: (-pair[0], pair[1]))
         rows.append(
             TokenLogProbabilities(
                 own[row],

@@ -6,6 +6,7 @@ import fcntl
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -18,6 +19,9 @@ from aegaeon_worker.device.interface import HostPinning
 from aegaeon_worker.weights.file_lock import is_linked
 from aegaeon_worker.weights.layout import WeightLayout
 from aegaeon_worker.weights.manifest import Manifest, data_offset
+
+_POPULATE_NBYTES = 256 << 20
+_POPULATE_THREADS = 8
 
 
 def layout_views(layout: WeightLayout, data: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -48,7 +52,7 @@ class MappedFile:
         offset = data_offset(manifest.encode())
         self._address = libc.map_file(fd, offset, self._nbytes, writable=writable)
         if not writable:
-            libc.advise(self._address, self._nbytes, libc.MADV_POPULATE_READ)
+            _populate(self._address, self._nbytes)
         self.data = tensor_at(self._address, torch.uint8, (self._nbytes,))
         self._pinning: HostPinning | None = None
 
@@ -97,6 +101,19 @@ class MappedFile:
             self._pinning.unpin_host(self._address)
         libc.unmap(self._address, self._nbytes)
         os.close(self.fd)
+
+
+def _populate(address: int, nbytes: int) -> None:
+    """Fill in the page table: a thread does so for 8 GB a second."""
+
+    def populate(start: int) -> None:
+        piece = min(_POPULATE_NBYTES, nbytes - start)
+        libc.advise(address + start, piece, libc.MADV_POPULATE_READ)
+
+    threads = min(_POPULATE_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads, "populate") as executor:
+        for _ in executor.map(populate, range(0, nbytes, _POPULATE_NBYTES)):
+            pass
 
 
 class WeightFile:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from aegaeon_worker.kernels.greedy import StepState, advance_greedy
+from aegaeon_worker.models.interface import DecodeRows
 from aegaeon_worker.models.native.model import NativeModel
 from aegaeon_worker.models.native.triton_backend import TritonBackend
 from tests.worker.models.paged_runner import PagedRunner
@@ -58,36 +58,43 @@ def test_a_pass_without_logits_stores_its_tokens(tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
-def test_decode_steps_run_on_by_themselves_and_padding_touches_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chooses", [True, False])
+def test_decode_steps_feed_each_other_and_padding_touches_nothing(
+    tmp_path: Path, chooses: bool
+) -> None:
     plain, kernels = runners("qwen3", tmp_path)
     prompts = {0: draw(15), 1: draw(40)}
     expected = plain.generate(prompts, 6)
     first = kernels.step(prompts).argmax(-1)
     width = 4
-    tables = torch.zeros(3, width, dtype=torch.int64)
-    for sequence, length in ((0, 15), (1, 40)):
+    tables = torch.full((3, width + 2), 10**6)
+    for sequence in (0, 1):
         table = kernels._tables[sequence]
         while len(table) < width:
             table.append(kernels._free.pop())
-        tables[sequence] = torch.tensor(table)
-        assert len(prompts[sequence]) == length
-    state = StepState(
-        token_ids=torch.tensor([*first.tolist(), 5]),
-        positions=torch.tensor([15, 40, -1]),
-        context_lens=torch.tensor([16, 41, 0], dtype=torch.int32),
-        history=torch.zeros(8, 3, dtype=torch.int64),
-        step=torch.zeros(1, dtype=torch.int64),
+        tables[sequence, :width] = torch.tensor(table)
+    logits = torch.empty(3, VOCAB_SIZE)
+    rows = DecodeRows(
+        staged=torch.tensor([[int(first[0]), int(first[1]), 0], [-1, -1, -1], [15, 40, -1]]),
+        tokens=torch.full((5,), 10**6),
+        found=torch.empty(3, 2, dtype=torch.float64),
+        block_tables=tables,
+        kv=kernels.kv,
+        logits=None if chooses else logits,
     )
-    model = kernels.model
-    assert isinstance(model, NativeModel)
-    assert isinstance(model.backend, TritonBackend)
-    for _ in range(5):
-        attention = model.backend.decode_attention(
-            state.positions, state.context_lens, tables, kernels.kv
-        )
-        advance_greedy(model.logits(state.token_ids, attention, None), state)
-    chosen = torch.cat([first[None], state.history[:5, :2]]).t().tolist()
-    assert chosen == [expected[0], expected[1]]
-    used = set(tables[:2].flatten().tolist())
+    step = kernels.model.decode_step
+    assert step is not None
+    chosen = [first.tolist()]
+    for number in range(5):
+        step(rows)
+        if not chooses:
+            rows.tokens[:3] = logits.argmax(-1)
+        chosen.append(rows.tokens[:2].tolist())
+        # From now on each from the row of the other, and back again.
+        sources = [0, 1] if number % 2 else [1, 0]
+        rows.tokens[:2] = rows.tokens[sources]
+        rows.staged.copy_(torch.tensor([[0, 0, 0], [*sources, -1], [16 + number, 41 + number, -1]]))
+    assert torch.tensor(chosen).t().tolist() == [expected[0], expected[1]]
+    used = set(tables[:2, :width].flatten().tolist())
     untouched = [block for block in range(kernels.kv.shape[0]) if block not in used]
     assert kernels.kv[untouched].isnan().all()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
-from aegaeon_worker.models.interface import StepInput
+from aegaeon_worker.models.interface import DecodeStep, StepInput
 from aegaeon_worker.models.native.plan import AttentionPlan
 
 
@@ -23,6 +24,10 @@ class StepAttention(Protocol):
 
         ``qkv`` is what ``Backend.linear`` gave for queries, keys and values, in this order.
         """
+
+
+LogitsOf = Callable[[torch.Tensor, StepAttention, torch.Tensor | None], torch.Tensor]
+"""Runs token ids [T] through all layers: float32 logits of rows [R], or of all."""
 
 
 class Backend(Protocol):
@@ -50,6 +55,9 @@ class Backend(Protocol):
 
     def attention(self, step: StepInput) -> StepAttention:
         """The attention of one pass."""
+
+    def decode_step(self, logits_of: LogitsOf) -> DecodeStep | None:
+        """A decode step with these layers; None if it would be planned on the host."""
 
 
 def choose_backend(device: torch.device, plan: AttentionPlan, dtype: torch.dtype) -> Backend:

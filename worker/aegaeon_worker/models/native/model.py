@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from aegaeon_worker.kv.shape import KvShape
-from aegaeon_worker.models.interface import StepInput
+from aegaeon_worker.models.interface import DecodeStep, StepInput
 from aegaeon_worker.models.native.backend import Backend, StepAttention, choose_backend
 from aegaeon_worker.models.native.packing import LinearPacking
 from aegaeon_worker.models.native.plan import DecoderPlan
@@ -56,6 +56,11 @@ class NativeModel:
         """See ``ServedModel``."""
         self._gate = gate
 
+    @property
+    def decode_step(self) -> DecodeStep | None:
+        """See ``ServedModel``."""
+        return self.backend.decode_step(self.logits)
+
     @torch.inference_mode()
     def forward(self, step: StepInput) -> torch.Tensor:
         """See ``ServedModel``."""
@@ -78,15 +83,15 @@ class NativeModel:
             hidden = backend.add_norm(delta, residual, layer.input_norm, eps)
             qkv = backend.linear(hidden, layer.qkv, layer.qkv_bias)
             attended = attention.attend(index, qkv, layer.head_norms)
+            if rows is not None and layer is weights.layers[-1]:
+                # All keys and values are stored, and nothing else of the other rows is needed.
+                attended, residual = attended.index_select(0, rows), residual.index_select(0, rows)
+                if not rows.shape[0]:
+                    return residual.new_empty(0, self.vocab_size, dtype=torch.float32)
             delta = together.sum(backend.linear(attended, layer.output, layer.output_bias))
             hidden = backend.add_norm(delta, residual, layer.mlp_norm, eps)
             delta = backend.linear(backend.swiglu(hidden, layer.gate_up), layer.down, None)
             delta = together.sum(delta)
-        if rows is not None and delta is not None:
-            delta, residual = delta.index_select(-2, rows), residual.index_select(0, rows)
-        if not residual.shape[0]:
-            # Part of a prompt: the head, a large part of a small model, need not be read.
-            return residual.new_empty(0, self.vocab_size, dtype=torch.float32)
         self._gate.wait("head")
         hidden = backend.add_norm(delta, residual, weights.final_norm, eps)
         return together.join_at_first(backend.logits(hidden, weights.head))[:, : self.vocab_size]

@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from aegaeon_worker.models.interface import StepInput
 from aegaeon_worker.models.linear import product
+from aegaeon_worker.models.native.backend import LogitsOf
 from aegaeon_worker.models.native.plan import AttentionPlan
 from aegaeon_worker.models.paged.step import PagedPass
 
@@ -52,6 +53,9 @@ class TorchBackend:
     def attention(self, step: StepInput) -> TorchAttention:
         """See ``Backend``."""
         return TorchAttention(self._plan, self._frequencies, step)
+
+    def decode_step(self, logits_of: LogitsOf) -> None:
+        """See ``Backend``."""
 
 
 class TorchAttention:

@@ -8,7 +8,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from aegaeon_worker.kernels.activation import silu_mul
-from aegaeon_worker.kernels.decode_attention import DecodeRows, choose_splits, decode_attention
+from aegaeon_worker.kernels.decode_attention import (
+    DecodeSequences,
+    choose_splits,
+    decode_attention,
+)
+from aegaeon_worker.kernels.decode_rows import DecodeInputs, choose_best, decode_inputs
 from aegaeon_worker.kernels.dense_attention import (
     DenseRun,
     dense_attention,
@@ -24,7 +29,8 @@ from aegaeon_worker.kernels.narrow_linear import (
 from aegaeon_worker.kernels.norm import add_norm
 from aegaeon_worker.kernels.prefill_attention import PrefillTiles, prefill_attention
 from aegaeon_worker.kernels.rotary import RotaryTables, rotary_tables, rotate_and_store
-from aegaeon_worker.models.interface import StepInput
+from aegaeon_worker.models.interface import DecodeRows, DecodeStep, StepInput
+from aegaeon_worker.models.native.backend import LogitsOf
 from aegaeon_worker.models.native.plan import AttentionPlan
 
 
@@ -67,23 +73,28 @@ class TritonBackend:
         """See ``Backend``."""
         return plan_attention(self._plan, self._frequencies, step)
 
-    def decode_attention(
-        self,
-        positions: torch.Tensor,
-        context_lens: torch.Tensor,
-        block_tables: torch.Tensor,
-        kv: torch.Tensor,
-    ) -> TritonAttention:
-        """One token per sequence at ``positions`` [S]; it may be captured in a graph.
+    def decode_step(self, logits_of: LogitsOf) -> DecodeStep:
+        """See ``Backend``."""
 
-        A position of -1 with a context length of 0 is padding: nothing is stored for it.
-        """
+        @torch.inference_mode()
+        def step(rows: DecodeRows) -> None:
+            inputs = decode_inputs(rows.staged, rows.tokens)
+            logits = logits_of(inputs.token_ids, self._decode_attention(inputs, rows), None)
+            if rows.logits is not None:
+                rows.logits.copy_(logits)
+            else:
+                choose_best(logits, rows.tokens, rows.found)
+
+        return step
+
+    def _decode_attention(self, inputs: DecodeInputs, rows: DecodeRows) -> TritonAttention:
+        kv, block_tables = rows.kv, rows.block_tables
         tables = rotary_tables(
-            positions, None, block_tables, self._frequencies, self._plan.rope_scaling, kv
+            inputs.positions, None, block_tables, self._frequencies, self._plan.rope_scaling, kv
         )
-        rows = DecodeRows(context_lens, block_tables, None, None)
+        decode = DecodeSequences(inputs.context_lens, block_tables, None, None)
         longest = block_tables.shape[1] * kv.shape[3]
-        return TritonAttention(self._plan, kv, block_tables, tables, rows, longest, None, ())
+        return TritonAttention(self._plan, kv, block_tables, tables, decode, longest, None, ())
 
 
 class TritonAttention:
@@ -95,7 +106,7 @@ class TritonAttention:
         kv: torch.Tensor,
         block_tables: torch.Tensor,
         tables: RotaryTables,
-        decode: DecodeRows | None,
+        decode: DecodeSequences | None,
         longest: int,
         prefill: PrefillTiles | None,
         dense: Sequence[DenseRun],
@@ -162,7 +173,7 @@ def plan_attention(
         first_rows = [0]
         for query_len in step.query_lens:
             first_rows.append(first_rows[-1] + query_len)
-        decode = DecodeRows(
+        decode = DecodeSequences(
             lengths,
             step.block_tables,
             _int32(single, device) if several else None,

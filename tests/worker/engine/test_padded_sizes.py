@@ -1,10 +1,10 @@
-"""Which batch sizes get a graph."""
+"""Which batch sizes have a step of their own."""
 
 from __future__ import annotations
 
 import pytest
 
-from aegaeon_worker.models.native.decode_graphs import padded_sizes
+from aegaeon_worker.engine.decode_steps import padded_sizes
 
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 8, 31, 32, 33, 100, 256])

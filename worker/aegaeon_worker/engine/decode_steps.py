@@ -1,0 +1,168 @@
+"""Decode steps of one model at padded batch sizes: recorded once, then replayed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from functools import partial
+
+import torch
+
+from aegaeon_worker.device.host_link import upload, write
+from aegaeon_worker.engine.execution import GraphRecorder
+from aegaeon_worker.engine.sampler import PendingChoices, choose_tokens, takes_best
+from aegaeon_worker.engine.sequence import Sequence
+from aegaeon_worker.engine.step_plan import StepTokens
+from aegaeon_worker.grammar.masks import PendingMasks
+from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.models.interface import DecodeRows, DecodeStep
+
+logger = logging.getLogger(__name__)
+
+#: Batch sizes up to the largest: powers of two, then multiples.
+_MULTIPLE = 32
+
+
+def padded_sizes(max_batch: int) -> tuple[int, ...]:
+    """The sizes of steps for batches of up to ``max_batch``, ascending."""
+    powers = [1 << power for power in range(_MULTIPLE.bit_length() - 1)]
+    sizes = [*powers, *range(_MULTIPLE, max_batch + _MULTIPLE, _MULTIPLE)]
+    return tuple(sorted({min(size, max_batch) for size in sizes}))
+
+
+class DecodeSteps:
+    """Steps in which every sequence adds one token, issued without waiting for the step before.
+
+    The first step of a size runs as it is, which prepares whatever its kernels need, the second one
+    is recorded, and from then on it is replayed. Weights and KV may be unmapped and mapped again
+    between steps: what is recorded are addresses, and those never change.
+    """
+
+    def __init__(
+        self,
+        step: DecodeStep,
+        kv: torch.Tensor,
+        recorder: GraphRecorder,
+        *,
+        max_batch: int,
+        max_tokens: int,
+        vocab_size: int,
+    ) -> None:
+        """``kv`` is the model's KV range; sequences have at most ``max_tokens`` tokens."""
+        device = kv.device
+        self._step = step
+        self._kv = kv
+        self._recorder = recorder
+        self._sizes = padded_sizes(max_batch)
+        self._vocab_size = vocab_size
+        self._staged = torch.zeros(3 * max_batch, dtype=torch.int64, device=device)
+        self._tokens = torch.zeros(max_batch, dtype=torch.int64, device=device)
+        self._found = torch.zeros(max_batch, 2, dtype=torch.float64, device=device)
+        width = KvShape.blocks_for(max_tokens)
+        # Models take turns, and each writes its own before it reads them.
+        shape = (max_batch, width)
+        self._tables = recorder.scratch("block tables", torch.int64, shape)
+        self._known: list[list[int]] = []
+        self._ready: set[tuple[int, bool]] = set()
+        self._recorded: dict[tuple[int, bool], Callable[[], None]] = {}
+
+    @property
+    def recorded(self) -> frozenset[tuple[int, bool]]:
+        """What is replayed: the sizes, each with whether the best tokens are chosen in it."""
+        return frozenset(self._recorded)
+
+    def recording(self, size: int, *, best: bool) -> Callable[[], None]:
+        """What is replayed for one of ``recorded``."""
+        return self._recorded[size, best]
+
+    def begin_turn(self) -> None:
+        """Another model may have had a turn since the last step."""
+        self._known = [[] for _ in range(self._sizes[-1])]
+
+    def issue(
+        self,
+        sequences: Seq[Sequence],
+        block_tables: Seq[list[int]],
+        before: StepTokens | None,
+        masks: PendingMasks | None = None,
+        *,
+        replays: bool,
+    ) -> PendingChoices:
+        """Issue one step of ``sequences``, all of which are decoding.
+
+        ``before`` has the tokens under way; it may be None when there are none. Unless it
+        ``replays``, the step goes layer by layer, as it must while weights arrive; what it computes
+        is the same to the last bit.
+        """
+        count = len(sequences)
+        size = next(size for size in self._sizes if size >= count)
+        self._stage(sequences, size, before)
+        self._update_tables(block_tables)
+        best = takes_best(sequences)
+        self._run(size, best=best, replays=replays)
+        tokens = self._tokens[:count]
+        if best:
+            return PendingChoices(tokens, self._found[:count])
+        choices = choose_tokens(self._logits(size)[:count], sequences, masks)
+        tokens.copy_(choices.tokens)
+        choices.tokens = tokens
+        return choices
+
+    def _stage(self, sequences: Seq[Sequence], size: int, before: StepTokens | None) -> None:
+        """Tell the device where each row's token comes from, and its position."""
+        known, sources = [0] * size, [-1] * size
+        for row, sequence in enumerate(sequences):
+            if sequence.num_under_way:
+                assert before is not None
+                sources[row] = before.rows[sequence]
+            else:
+                known[row] = sequence.tokens[-1]
+        positions = [sequence.num_computed for sequence in sequences]
+        positions += [-1] * (size - len(sequences))
+        if before is not None and before.tokens.data_ptr() != self._tokens.data_ptr():
+            self._tokens[: len(before.tokens)].copy_(before.tokens)
+        write(self._staged[: 3 * size], torch.tensor([*known, *sources, *positions]))
+
+    def _update_tables(self, block_tables: Seq[list[int]]) -> None:
+        rows = [row for row, table in enumerate(block_tables) if table != self._known[row]]
+        if not rows:
+            return
+        for row in rows:
+            self._known[row] = block_tables[row]
+        width = max(len(block_tables[row]) for row in rows)
+        padded = [block_tables[row] + [0] * (width - len(block_tables[row])) for row in rows]
+        at, tables = upload(rows, self._kv.device), upload(padded, self._kv.device)
+        self._tables[:, :width][at] = tables
+
+    def _run(self, size: int, *, best: bool, replays: bool) -> None:
+        key = size, best
+        run = self._recorded.get(key) if replays else None
+        if run is None:
+            run = partial(self._step, self._rows(size, best=best))
+            if replays and key in self._ready:
+                run = self._recorded[key] = self._record(run, size)
+            self._ready.add(key)
+        run()
+
+    def _record(self, run: Callable[[], None], size: int) -> Callable[[], None]:
+        try:
+            return self._recorder.record(run)
+        except RuntimeError as error:
+            # Slower, but right.
+            logger.warning("a step of %d sequences cannot be recorded: %s", size, error)
+            return run
+
+    def _rows(self, size: int, *, best: bool) -> DecodeRows:
+        return DecodeRows(
+            staged=self._staged[: 3 * size].view(3, size),
+            tokens=self._tokens,
+            found=self._found[:size],
+            block_tables=self._tables[:size],
+            kv=self._kv,
+            logits=None if best else self._logits(size),
+        )
+
+    def _logits(self, size: int) -> torch.Tensor:
+        shape = (self._sizes[-1], self._vocab_size)
+        return self._recorder.scratch("logits", torch.float32, shape)[:size]
