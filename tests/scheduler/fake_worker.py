@@ -75,6 +75,8 @@ class FakeWorker:
     fetched: dict[int, int] = field(default_factory=dict)
     #: Transfers arrive.
     wire: bool = True
+    #: Of a version that knows of no other nodes: it looks for KV in its own slabs, in vain.
+    old: bool = False
 
     def take(self) -> None:
         """Carry out the oldest command."""
@@ -92,7 +94,7 @@ class FakeWorker:
                 assert command.model in self.models, "a sequence without its model"
                 self.sequences[command.handle] = command
                 self.made[command.handle] = len(command.generated)
-                if command.kv is not None and command.kv.address:
+                if command.kv is not None and command.kv.address and not self.old:
                     self.fetching[command.handle] = command
             case commands.CancelSequences(handles=handles):
                 self.cancelled += [handle for handle in handles if handle in self.sequences]
@@ -180,7 +182,7 @@ class FakeWorker:
             for command in self.inbox
         )
         assert there or ending or source[0] in self.lost, "released before it was copied"
-        tokens = place.num_tokens if there else 0
+        tokens = place.num_tokens if there and not (self.old and place.address) else 0
         tokens = self.fetched.pop(sequence.handle, tokens)
         self.imported += tokens > 0
         self.outbox.append(events.SequenceImported(self.epoch, sequence.handle, tokens))

@@ -140,6 +140,19 @@ def test_a_transfer_that_fails_costs_a_computation_only() -> None:
     assert apart.state.statistics.fetch_interruptions == 1
 
 
+def test_a_worker_that_knows_nothing_of_fetching_computes_in_the_end() -> None:
+    apart = Apart(APART[:2])
+    apart.engines[1].old = True
+    sequence = apart.handed_off()
+    apart.world.settle()
+    assert not sequence.ended
+    apart.world.pass_time(119_000 * MS)
+    assert sequence.fetched_from
+    apart.world.pass_time(2_000 * MS)
+    apart.finish(sequence)
+    assert apart.state.statistics.recomputed == 1
+
+
 @pytest.mark.parametrize("steps", range(5))
 def test_cancelling_at_any_point_frees_what_is_held(steps: int) -> None:
     apart = Apart()

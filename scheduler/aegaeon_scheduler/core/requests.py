@@ -14,6 +14,11 @@ from aegaeon_scheduler.core.values import FinishReason
 
 DEADLINE = 0
 _RECOVERY = 1
+_FETCH = 2
+
+#: A worker says within seconds what became of KV that it is to fetch; one that does not, because it
+#: knows nothing of that, computes it when its sequence has a turn.
+_FETCH_TIMEOUT_NS = 120_000_000_000
 
 _CHANGE_OF_FINISH = {
     FinishReason.STOP: RequestChange.FINISHED,
@@ -61,6 +66,8 @@ def assign(
     sequence.assigned_tokens = len(sequence.generated)
     place = kv_sources.place_for(state, sequence, engine)
     engine.assign(sequence, now_ns)
+    if sequence.fetched_from:
+        state.alarm(now_ns + _FETCH_TIMEOUT_NS, _FETCH, sequence.sequence_id)
     node = state.nodes[engine.identity.node_id]
     replica = node.replicas[sequence.model]
     replica.active_requests += 1
@@ -194,13 +201,15 @@ def resume(state: State, sequence_id: int, now_ns: int) -> None:
 
 
 def ring(state: State, now_ns: int) -> None:
-    """End the requests whose time is up."""
+    """End the requests whose time is up, and wait no longer for KV whose is."""
     for kind, sequence_id in list(state.pop_due(now_ns)):
         sequence = state.sequences.get(sequence_id)
         if sequence is None:
             continue
         if kind == DEADLINE:
             cancel(state, sequence_id, RequestTimeoutError("the request's deadline has passed"))
+        elif kind == _FETCH:
+            _wait_no_longer(state, sequence, now_ns)
         elif sequence.engine_id is None:
             end(
                 state,
@@ -211,6 +220,14 @@ def ring(state: State, now_ns: int) -> None:
                     reason=ErrorReason.WORKER_LOST,
                 ),
             )
+
+
+def _wait_no_longer(state: State, sequence: Sequence, now_ns: int) -> None:
+    engine = state.engine_of(sequence)
+    if engine is not None and sequence.fetched_from:
+        sequence.fetched_from = ""
+        engine.resume(sequence, now_ns)
+        state.mark(engine)
 
 
 def _forget_orphan(state: State, sequence: Sequence) -> None:
