@@ -50,6 +50,8 @@ class Request:
     #: Requests share KV with those of the same salt alone: give each tenant its own where the time
     #: to the first token must not tell what others have asked. At most 256 bytes.
     cache_salt: str = ""
+    #: W3C ``traceparent`` of the caller's span, for traces, see docs/metrics.md; empty: none.
+    trace_parent: str = ""
     #: How tokens are chosen; None takes the most probable ones.
     sampling: SamplingParams | None = None
 

@@ -17,6 +17,7 @@ from aegaeon.v1 import inference_pb2, model_pb2
 _MAX_LABEL_BYTES = 256
 _MAX_SALT_BYTES = 256
 _MAX_PRIORITY = 8
+_MAX_TRACE_PARENT_BYTES = 64
 _MIN_SLO_S = 1e-4
 _MAX_SLO_S = 86_400
 # Room in a session message besides the request itself.
@@ -61,6 +62,7 @@ def to_generate_request(request: Request) -> inference_pb2.GenerateRequest:
         sampling=to_sampling(request.sampling),
         no_prefix_caching=not _boolean("prefix_caching", request.prefix_caching),
         cache_salt=_cache_salt(request.cache_salt),
+        trace_parent=_trace_parent(request.trace_parent),
     )
     size = message.ByteSize() + _ENVELOPE_BYTES
     if size > MAX_MESSAGE_BYTES:
@@ -99,6 +101,12 @@ def _priority(value: int) -> int:
             "priority", value, f"expected an integer from {-_MAX_PRIORITY} to {_MAX_PRIORITY}"
         )
     return value
+
+
+def _trace_parent(text: str) -> str:
+    if not isinstance(text, str) or len(text.encode()) > _MAX_TRACE_PARENT_BYTES:
+        raise invalid("trace_parent", text, f"at most {_MAX_TRACE_PARENT_BYTES} bytes of text")
+    return text
 
 
 def _cache_salt(salt: str) -> str:

@@ -18,9 +18,12 @@ from aegaeon.http.request_scope import RequestScope
 from aegaeon.http.responses.routes import responses_routes
 from aegaeon.http.tokenize_routes import tokenize_routes
 from aegaeon.security.guard import Guard
+from aegaeon.tracing import Tracing
 
 
-def make_app(gateway: Gateway, max_body_bytes: int, guard: Guard | None) -> ASGIApp:
+def make_app(
+    gateway: Gateway, max_body_bytes: int, guard: Guard | None, tracing: Tracing | None
+) -> ASGIApp:
     """What a server runs; the OpenAPI document is at ``/openapi.json``. Without ``guard``,
     everybody may do everything."""
     app = FastAPI(
@@ -37,4 +40,4 @@ def make_app(gateway: Gateway, max_body_bytes: int, guard: Guard | None) -> ASGI
     app.include_router(metrics_route(metrics))
     describe_bodies(app)
     checked = app if guard is None else KeyCheck(app, guard)
-    return RequestScope(checked, max_body_bytes, metrics)
+    return RequestScope(checked, max_body_bytes, metrics, tracing)

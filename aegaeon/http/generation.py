@@ -21,6 +21,7 @@ from aegaeon.http.stop_strings import StopStrings
 from aegaeon.request import Request
 from aegaeon.security.guard import current_caller
 from aegaeon.step_output import FinishReason, StepOutput
+from aegaeon.tracing import current_trace_parent
 
 _MAX_LABEL_BYTES = 256
 
@@ -202,6 +203,7 @@ def _request(
         priority=body.priority,
         prefix_caching=body.prefix_caching,
         cache_salt=current_caller.get().own_salt(body.cache_salt or ""),
+        trace_parent=current_trace_parent.get(),
         sampling=sampling_of(body, number, form.constraint, scored=form.candidates > 0),
     )
 

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 import uuid
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -13,6 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aegaeon.http.errors import ApiError, answer
 from aegaeon.http.metrics import GatewayMetrics
+from aegaeon.tracing import Tracing, current_trace_parent, trace_parent_of
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 _log = logging.getLogger(__name__)
 
@@ -28,10 +33,17 @@ class RequestScope:
     """Gives every response an ``x-request-id``, the caller's own if it sent one of 1 to 128 visible
     characters; answers bodies above ``max_body_bytes`` with 413; counts and logs the end."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        metrics: GatewayMetrics,
+        tracing: Tracing | None,
+    ) -> None:
         self._app = app
         self._limit = max_body_bytes
         self._metrics = metrics
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -50,11 +62,24 @@ class RequestScope:
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
+        span = self._begin_span(scope, request_id)
         with self._metrics.in_progress.track_inprogress():
             try:
                 await self._serve(scope, receive, send_with_id)
             finally:
                 self._tell_end(scope, request_id, status, time.monotonic() - begin)
+                if span is not None:
+                    _end_span(span, scope, status)
+
+    def _begin_span(self, scope: Scope, request_id: str) -> Span | None:
+        """Of one request, below its caller's span if that came along."""
+        if self._tracing is None or scope["path"] in _PROBES:
+            return None
+        given = Headers(scope=scope).get("traceparent", "")
+        attributes = {"http.request.method": scope["method"], "request_id": request_id}
+        span = self._tracing.begin("aegaeon.request", given, attributes)
+        current_trace_parent.set(trace_parent_of(span))
+        return span
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -69,8 +94,7 @@ class RequestScope:
         await self._app(scope, self._limited(receive), send)
 
     def _tell_end(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
-        # The route as it is declared: names in paths would each make a series of their own.
-        route = getattr(scope.get("route"), "path", "unknown")
+        route = _route(scope)
         code = scope.get("aegaeon.error_code", "")
         self._metrics.on_end(scope["method"], route, status, code, seconds)
         _log.log(
@@ -120,3 +144,16 @@ async def _discard(receive: Receive) -> None:
         size += len(message.get("body", b""))
         if not message.get("more_body"):
             return
+
+
+def _route(scope: Scope) -> str:
+    """As it is declared: names in paths would each make a series of their own."""
+    return str(getattr(scope.get("route"), "path", "unknown"))
+
+
+def _end_span(span: Span, scope: Scope, status: int) -> None:
+    span.set_attribute("http.route", _route(scope))
+    span.set_attribute("http.response.status_code", status)
+    if code := scope.get("aegaeon.error_code"):
+        span.set_attribute("error.type", code)
+    span.end()

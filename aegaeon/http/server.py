@@ -21,6 +21,7 @@ from aegaeon.security.guard import Guard
 from aegaeon.security.model_rules import ModelRules
 from aegaeon.security.settings import PLAIN, SecuritySettings
 from aegaeon.security.tls import https_context
+from aegaeon.tracing import Tracing
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ async def serve(config: GatewayConfig) -> None:
         security,
         config.model_rules,
     )
+    tracing = Tracing.from_environment("aegaeon-gateway")
     settings = uvicorn.Config(
-        make_app(gateway, config.max_body_bytes, guard),
+        make_app(gateway, config.max_body_bytes, guard, tracing),
         loop="none",
         ws="none",
         lifespan="off",
@@ -92,6 +94,8 @@ async def serve(config: GatewayConfig) -> None:
             task.cancel()
         await gateway.close()
         listener.close()
+        if tracing is not None:
+            tracing.close()
 
 
 class _Server(uvicorn.Server):

@@ -65,7 +65,7 @@ def test_a_running_scheduler_holds_no_torch() -> None:
 def test_every_import_is_a_declared_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    optional = [*extras["demo"], *extras["gateway"], *extras["gpu"]]
+    optional = [*extras["demo"], *extras["gateway"], *extras["gpu"], *extras["tracing"]]
     requirements = [*project["dependencies"], *optional]
     declared = {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
     owners = ABSENT | packages_distributions()

@@ -32,6 +32,7 @@ from aegaeon_scheduler.core.values import (
 )
 
 MAX_LABEL_BYTES = 256
+MAX_TRACE_PARENT_BYTES = 64
 MAX_SALT_BYTES = 256
 
 
@@ -55,6 +56,8 @@ def admit(state: State, request: GenerationRequest, now_ns: int) -> Admission:
     salt = len(request.prefix.salt.encode())
     if salt > MAX_SALT_BYTES:
         raise invalid_field("cache_salt", f"{salt} bytes", f"at most {MAX_SALT_BYTES} bytes")
+    if len(request.trace_parent.encode()) > MAX_TRACE_PARENT_BYTES:
+        raise invalid_field("trace_parent", request.trace_parent[:80], "at most 64 bytes")
     if not MIN_PRIORITY <= request.priority <= MAX_PRIORITY:
         raise invalid_field("priority", request.priority, f"{MIN_PRIORITY} to {MAX_PRIORITY}")
     check_objective("ttft_slo_ns", request.ttft_slo_ns)

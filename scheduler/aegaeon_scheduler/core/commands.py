@@ -50,6 +50,7 @@ class AddSequence:
     sampling: SamplingParameters | None = None
     prefix: PrefixSharing = COMMON
     label: str = ""
+    trace_parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

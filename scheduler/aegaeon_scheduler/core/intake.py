@@ -77,6 +77,7 @@ def _sequence(
         stream_id=request.stream_id,
         sampling=request.sampling,
         prefix=request.prefix,
+        trace_parent=request.trace_parent,
     )
 
 

@@ -87,6 +87,7 @@ def assign(
             sequence.sampling,
             sequence.prefix,
             sequence.label,
+            sequence.trace_parent,
         )
     )
     _publish(state, sequence, change)

@@ -62,6 +62,8 @@ class Sequence:
     #: None takes the most probable token.
     sampling: SamplingParameters | None = None
     prefix: PrefixSharing = COMMON
+    #: Of its caller's span.
+    trace_parent: str = ""
     #: Tokens of the prompt whose KV was there already.
     cached_tokens: int = 0
     #: Higher goes first; one more doubles the weight of lateness.

@@ -174,6 +174,8 @@ class GenerationRequest:
     #: None takes the most probable token.
     sampling: SamplingParameters | None = None
     prefix: PrefixSharing = COMMON
+    #: Of its caller's span; means nothing to the core.
+    trace_parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

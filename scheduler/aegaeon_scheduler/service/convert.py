@@ -49,6 +49,7 @@ def generation_request(
         stream_id=stream_id,
         sampling=sampling_parameters(message),
         prefix=PrefixSharing(not message.no_prefix_caching, message.cache_salt),
+        trace_parent=message.trace_parent,
     )
 
 

@@ -9,6 +9,7 @@ from aegaeon.metrics.server import MetricsServer
 from aegaeon.rpc.address import bind
 from aegaeon.rpc.channel import make_server
 from aegaeon.rpc.health import Health
+from aegaeon.tracing import Tracing
 from aegaeon.v1 import (
     cluster_pb2,
     cluster_pb2_grpc,
@@ -28,6 +29,7 @@ from aegaeon_scheduler.service.metrics import SchedulerMetrics
 from aegaeon_scheduler.service.models import ModelService
 from aegaeon_scheduler.service.registry import Registry
 from aegaeon_scheduler.service.request_log import log_request
+from aegaeon_scheduler.service.request_spans import RequestSpans
 from aegaeon_scheduler.service.state_file import StateFile
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,10 @@ class SchedulerServer:
         self._config = config
         self.driver = Driver(config.core)
         self.driver.listen(log_request)
+        self._tracing = Tracing.from_environment("aegaeon-scheduler")
+        if self._tracing is not None:
+            spans = RequestSpans(self._tracing, self.driver.cluster.state)
+            self.driver.listen(spans.on_notice)
         self._registry = Registry(self.driver, config.lease_ttl_ns, config.security)
         self._server = make_server(config.security)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(
@@ -109,6 +115,8 @@ class SchedulerServer:
             await self._state_file.close()
         if self._metrics is not None:
             await self._metrics.close()
+        if self._tracing is not None:
+            self._tracing.close()
         self._remove_socket()
 
     async def _set_serving(self, serving: bool) -> None:

@@ -70,6 +70,7 @@ def _sequence_spec(command: commands.AddSequence) -> worker_pb2.SequenceSpec:
         no_prefix_caching=not command.prefix.enabled,
         cache_salt=command.prefix.salt,
         label=command.label,
+        trace_parent=command.trace_parent,
     )
 
 

@@ -36,7 +36,8 @@ class SequenceSpec:
 
     ``kv`` is where another worker left the KV of the first of them. Without ``sampling`` the best
     token is taken. With ``prefix_caching`` it may share KV with sequences of the same
-    ``cache_salt`` that begin with the same tokens. ``label`` is the caller's, for the log.
+    ``cache_salt`` that begin with the same tokens. ``label`` is the caller's, for the log, and
+    ``trace_parent`` of the caller's span.
     """
 
     handle: int
@@ -49,6 +50,7 @@ class SequenceSpec:
     prefix_caching: bool = True
     cache_salt: str = ""
     label: str = ""
+    trace_parent: str = ""
 
 
 @dataclass(frozen=True)

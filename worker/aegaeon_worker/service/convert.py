@@ -166,6 +166,7 @@ def _sequence_from_pb(spec: worker_pb2.SequenceSpec) -> commands.SequenceSpec:
         prefix_caching=not spec.no_prefix_caching,
         cache_salt=spec.cache_salt,
         label=spec.label,
+        trace_parent=spec.trace_parent,
     )
 
 

@@ -15,6 +15,7 @@ from aegaeon.rpc.daemon import StopSignal, announce_ready, leave
 from aegaeon.rpc.health import Health
 from aegaeon.rpc.notify import keep_watchdog, notify
 from aegaeon.rpc.version import CONTRACT_VERSION
+from aegaeon.tracing import Tracing
 from aegaeon.v1 import cluster_pb2, kv_pb2_grpc, worker_pb2_grpc
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.device.calibration import DeviceSpeed, measure_speed
@@ -26,6 +27,7 @@ from aegaeon_worker.service.kv_service import KvServicer
 from aegaeon_worker.service.kv_wire import KvWire
 from aegaeon_worker.service.measuring import Measuring
 from aegaeon_worker.service.registration import Registration
+from aegaeon_worker.service.sequence_spans import SequenceSpans
 from aegaeon_worker.service.servicer import WorkerServicer
 from aegaeon_worker.service.stuck import EngineStuckError, stuck_limit_s, wait_stuck
 
@@ -66,8 +68,11 @@ async def _serve_parts(
     server = make_server(config.security)
     measuring = None if config.metrics_listen is None else await Measuring.start(config, parts)
     metrics = None if measuring is None else measuring.metrics
+    tracing = Tracing.from_environment("aegaeon-worker")
+    name = f"{config.node_id}/{config.worker_index}"
+    spans = None if tracing is None else SequenceSpans(tracing, name)
     submit = None if config.ranks.rank else parts.thread.submit
-    servicer = WorkerServicer(lambda: parts.status, submit, parts.preparer, metrics)
+    servicer = WorkerServicer(lambda: parts.status, submit, parts.preparer, metrics, spans)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     kv_pb2_grpc.add_KvServiceServicer_to_server(KvServicer(parts.slab_reader), server)
     health = Health(server, _SERVICES)
@@ -97,6 +102,8 @@ async def _serve_parts(
         await server.stop(_STOP_GRACE_S)
         if measuring is not None:
             await measuring.close()
+        if tracing is not None:
+            tracing.close()
 
 
 async def _wait_for_end(

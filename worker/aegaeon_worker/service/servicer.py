@@ -23,6 +23,7 @@ from aegaeon_worker.passing_thread import on_passing_thread
 from aegaeon_worker.service import convert
 from aegaeon_worker.service.execute_stream import ExecuteStream
 from aegaeon_worker.service.metrics import WorkerMetrics
+from aegaeon_worker.service.sequence_spans import SequenceSpans
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +37,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         submit: Callable[[Command], None] | None,
         preparer: ModelPreparer,
         metrics: WorkerMetrics | None = None,
+        spans: SequenceSpans | None = None,
     ) -> None:
         """``submit`` hands a command to the engine; none where rank 0 drives this rank."""
         self._status = status
         self._submit = submit
         self._preparer = preparer
         self._metrics = metrics
+        self._spans = spans
         self._stream: ExecuteStream | None = None
         #: Called when the open stream has ended without another one in its place.
         self.on_stream_end: Callable[[], None] = lambda: None
@@ -62,6 +65,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             async for event in stream.events():
                 if self._metrics is not None:
                     self._metrics.on_event(event)
+                if self._spans is not None:
+                    self._spans.on_event(event)
                 yield convert.event_to_pb(event)
         except AegaeonError as error:
             lost = error
@@ -136,6 +141,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             stream.close()
 
     def _hand_over(self, command: Command) -> None:
+        if self._spans is not None:
+            self._spans.on_command(command)
         assert self._submit is not None
         self._submit(command)
 
