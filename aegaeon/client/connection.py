@@ -43,7 +43,7 @@ _REFUSALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
 #: Time to find out why there is no connection, in seconds.
-_PROBLEM_S = 1.0
+_PROBLEM_S = 3.0
 
 
 class Connection:
