@@ -16,6 +16,7 @@ INTERNAL = {
     ErrorReason.CONTRACT_MISMATCH,
     ErrorReason.ENGINE_FAULT,
     ErrorReason.STALE_LEASE,
+    ErrorReason.KV_NOT_FOUND,  # between workers alone
 }
 
 
