@@ -25,7 +25,7 @@ LIMITS = LLParserLimits(
     step_lexer_fuel=200_000,
     step_max_items=20_000,
     max_lexer_states=50_000,
-    max_grammar_size=200_000,
+    max_grammar_size=50_000,
     verbose_errors=False,
 )
 _MAX_PROBLEM_CHARACTERS = 400

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aegaeon.constraint import Constraint
-from aegaeon.errors import InvalidRequestError
+from aegaeon.errors import EngineError, InvalidRequestError
 from aegaeon.utils import get_tokenizer
 from aegaeon_worker.engine import commands, events
 from aegaeon_worker.engine.events import FinishReason
@@ -295,6 +295,25 @@ def test_a_wrong_constraint_fails_its_own_request_alone(
         engine.wait_ended(bad + good)
         for handle in bad:
             assert isinstance(engine.outputs[handle].error, InvalidRequestError)
+        assert tokens(engine, good) == reference_tokens(models[0], prompts, 20)
+
+
+def test_what_is_too_complex_at_once_or_later_fails_alone(
+    models: list[Path], prompts: list[list[int]], shm_dir: Path
+) -> None:
+    rules = [start + '"a"?' * 5_000 for start in ("start: ", 'start: "b" ')]
+    with EngineHarness(shm_dir) as engine:
+        engine.load(models[0])
+        name = models[0].name
+        bad = [
+            engine.add(name, [5], 20, sampling=SamplingParameters(constraint=constraint))
+            for constraint in map(Constraint.grammar, rules)
+        ]
+        good = [engine.add(name, prompt, 20) for prompt in prompts]
+        engine.turn(name, [*bad, *good])
+        engine.wait_ended([*bad, *good])
+        for handle in bad:
+            assert isinstance(engine.outputs[handle].error, EngineError | InvalidRequestError)
         assert tokens(engine, good) == reference_tokens(models[0], prompts, 20)
 
 

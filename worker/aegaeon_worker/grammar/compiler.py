@@ -74,6 +74,8 @@ class Compiler:
             except (ValueError, RecursionError) as error:
                 raise _invalid(constraint, str(error)) from error
             matcher = LLMatcher(vocabulary.tokens, grammar, log_level=0, limits=LIMITS)
+            # What is too complex shows here, mostly, and not where a batch would wait for it.
+            matcher.compute_bitmask()
             if matcher.is_error():
                 raise _invalid(constraint, matcher.get_error())
         self._matchers[key] = matcher

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 
 from llguidance import LLMatcher
 
 from aegaeon.errors import EngineError, InvalidRequestError
 from aegaeon_worker.grammar.vocabulary import Vocabulary
+
+#: Processor time that a mask may take; usual ones take less than a thousandth of it.
+_MAX_MASK_S = 0.1
 
 
 class TextState:
@@ -38,11 +42,19 @@ class TextState:
     def mask(self, stop_ids: Collection[int]) -> bytearray:
         """The tokens that may come next, a bit each, the lowest bit of a byte first.
 
-        Ids that end the sequence are among them where the text is complete. Raises EngineError.
+        Ids that end the sequence are among them where the text is complete. Raises EngineError,
+        also where it takes so long that others of the batch would wait for it again and again.
         """
+        begun = time.thread_time()
         bits = bytearray(self._matcher.compute_bitmask())
         if self._matcher.is_error():
             raise _failed(self._matcher)
+        spent = time.thread_time() - begun
+        if spent > _MAX_MASK_S:
+            raise EngineError(
+                f"the request's constraint takes {spent:.1f} s of a processor for one token; "
+                "make it simpler"
+            )
         for token in self._end_ids:
             bits[token >> 3] &= ~(1 << (token & 7))
         if self._matcher.is_accepting():
@@ -52,4 +64,5 @@ class TextState:
 
 
 def _failed(matcher: LLMatcher) -> EngineError:
-    return EngineError(f"the request's constraint cannot be followed: {matcher.get_error()}")
+    problem = matcher.get_error().partition("\n")[0]
+    return EngineError(f"the request's constraint cannot be followed: {problem}")
