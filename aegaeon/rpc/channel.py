@@ -11,7 +11,7 @@ from aegaeon.rpc.key_check import KeyCheck
 from aegaeon.rpc.well_formed import WellFormed
 from aegaeon.security.guard import Guard
 from aegaeon.security.settings import PLAIN, SecuritySettings
-from aegaeon.security.tls import channel_credentials
+from aegaeon.security.tls import client_files
 from aegaeon.security.token import Token
 
 #: Largest message either end accepts, in bytes: a prompt of about 16 million tokens.
@@ -51,7 +51,7 @@ def server_options() -> list[tuple[str, int]]:
     ]
 
 
-def channel_options() -> list[tuple[str, int]]:
+def channel_options() -> list[tuple[str, int | str]]:
     """Options of every channel."""
     return [
         *_LIMITS,
@@ -80,13 +80,16 @@ def open_channel(address: str, settings: SecuritySettings = PLAIN) -> grpc.aio.C
     TCP is encrypted if there are authorities to check the other end by; sockets of this machine are
     not. Raises ConfigError.
     """
-    options = channel_options()
-    credentials = None if address.startswith("unix:") else channel_credentials(settings)
-    if credentials is None:
-        channel = grpc.aio.insecure_channel(address, options=options)
-    else:
-        name = settings.tls_server_name
-        named = [("grpc.ssl_target_name_override", name)] if name else []
-        channel = grpc.aio.secure_channel(address, credentials, options=[*options, *named])
+    files = None if address.startswith("unix:") else client_files(settings)
     token = Token(settings.token_file)
-    return AuthorizedChannel(channel, token) if token.given else channel
+    name = settings.tls_server_name
+    options = channel_options()
+    if name:
+        options.append(("grpc.ssl_target_name_override", name))
+
+    def dial() -> grpc.aio.Channel:
+        if files is None:
+            return grpc.aio.insecure_channel(address, options=channel_options())
+        return grpc.aio.secure_channel(address, files.credentials(), options=options)
+
+    return dial() if files is None and not token.given else AuthorizedChannel(dial, token, files)

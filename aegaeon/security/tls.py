@@ -73,15 +73,28 @@ def asks_certificates(settings: SecuritySettings) -> bool:
     return settings.tls_ca is not None and not settings.tls_any_client
 
 
-def channel_credentials(settings: SecuritySettings) -> grpc.ChannelCredentials | None:
-    """What a gRPC client shows and asks for; None without ``tls_ca``. Read now."""
-    authorities = _authorities(settings.tls_ca)
-    if authorities is None:
+class ClientFiles:
+    """What a gRPC client shows, and what it checks servers by. Raises ConfigError."""
+
+    def __init__(self, authorities: Path, cert: Path | None, key: Path | None) -> None:
+        self._authorities = WatchedFile(authorities, _pem(authorities, b"CERTIFICATE"))
+        self._own = None if cert is None or key is None else CertificateFiles(cert, key)
+
+    def current(self) -> tuple[bytes, bytes | None, bytes | None]:
+        """Authorities, key and certificate chain, as they are now."""
+        key, chain = (None, None) if self._own is None else self._own.pair()
+        return self._authorities.get(), key, chain
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Of a connection that is made now."""
+        return grpc.ssl_channel_credentials(*self.current())
+
+
+def client_files(settings: SecuritySettings) -> ClientFiles | None:
+    """None without authorities, where nothing is encrypted."""
+    if settings.tls_ca is None:
         return None
-    if settings.tls_cert is None or settings.tls_key is None:
-        return grpc.ssl_channel_credentials(authorities.get())
-    key, chain = CertificateFiles(settings.tls_cert, settings.tls_key).pair()
-    return grpc.ssl_channel_credentials(authorities.get(), key, chain)
+    return ClientFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
 
 
 def https_context(settings: SecuritySettings) -> ssl.SSLContext | None:

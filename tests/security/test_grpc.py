@@ -102,7 +102,9 @@ async def answers(address: str, security: SecuritySettings) -> bool:
     return True
 
 
-async def cannot_connect(address: str, security: SecuritySettings, match: str = "") -> None:
+async def cannot_connect(
+    address: str, security: SecuritySettings, match: str | None = None
+) -> None:
     """No connection comes about."""
     with pytest.raises(UnavailableError, match=match):
         await connect(address, security, 1.0)
@@ -160,6 +162,36 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
     shutil.copy(new.key, live.key)
     assert await answers(address, tls(stranger, None))
     await cannot_connect(address, tls(authority, None))
+
+
+async def test_a_client_shows_its_renewed_certificate_when_it_dials_again(
+    start: Start, authority: Authority, stranger: Authority, tmp_path: Path
+) -> None:
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(authority.ca.read_bytes())
+    pair = authority.sign("s")
+    server = SecuritySettings(tls_ca=trusted, tls_cert=pair.cert, tls_key=pair.key)
+    address = await start(server)
+    live = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    _copy(authority.sign("first"), live)
+    connection = await connect(address, tls(authority, live))
+    stub = health_pb2_grpc.HealthStub(connection.channel)
+    watch = stub.Watch(health_pb2.HealthCheckRequest())
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    # Only certificates of the other authority are taken from now on.
+    trusted.write_bytes(stranger.ca.read_bytes())
+    _copy(stranger.sign("second"), live)
+    await connection.list_models()
+    assert not watch.done()
+    _copy(authority.sign("third"), live)
+    with pytest.raises(UnavailableError):
+        await connection.list_models()
+    await connection.close()
+
+
+def _copy(source: Certificate, target: Certificate) -> None:
+    shutil.copy(source.cert, target.cert)
+    shutil.copy(source.key, target.key)
 
 
 async def test_tokens_are_asked_for_and_scopes_hold(
