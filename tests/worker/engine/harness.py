@@ -16,7 +16,7 @@ import torch
 
 from aegaeon_worker.config import WorkerConfig
 from aegaeon_worker.engine import commands, events
-from aegaeon_worker.engine.assembly import WorkerParts
+from aegaeon_worker.engine.assembly import CarryKv, WorkerParts
 from aegaeon_worker.engine.events import FinishReason
 from aegaeon_worker.engine.execution import choose_execution
 from aegaeon_worker.engine.model_spec import ModelSpec
@@ -56,7 +56,8 @@ class EngineHarness:
     #: How steps run on the device.
     choose = staticmethod(choose_execution)
 
-    def __init__(self, shm_dir: Path, **overrides: Any) -> None:
+    def __init__(self, shm_dir: Path, carry: CarryKv | None = None, **overrides: Any) -> None:
+        self._carry = carry
         options: dict[str, Any] = {
             "scheduler": "unix:unused",
             "listen": "unix:unused",
@@ -84,7 +85,7 @@ class EngineHarness:
         self._turns = itertools.count(1)
 
     def __enter__(self) -> Self:
-        self.parts = WorkerParts(self.config, choose=self.choose)
+        self.parts = WorkerParts(self.config, self._carry, self.choose)
         self.parts.start()
         self.send(commands.Attach(self._inbox.put))
         self.wait_for(events.Ready)
