@@ -57,7 +57,7 @@ soak: $(STAMP) ## Serve twice what fits and watch the memory: MINUTES=10.
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10)
 
 fuzz: $(STAMP) ## Send and read nonsense: MINUTES=5 for each kind, FUZZ_SEED=.
-	FUZZ_SECONDS=$$(( $(or $(MINUTES),5) * 60 )) $(BIN)/python -m pytest tests/fuzz -s -o timeout=0
+	FUZZ_SECONDS=$$(( $(or $(MINUTES),5) * 60 )) FUZZ_SEED=$(or $(FUZZ_SEED),$$(date +%s)) $(BIN)/python -m pytest tests/fuzz -s -o timeout=0
 
 wheel: $(STAMP) ## Build the wheel into dist/.
 	rm -rf build dist

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
 
 import pytest
 
 from tests.chaos.rounds import ROUNDS_PER_CLUSTER, Outcome, campaign
 from tests.chaos.soak import soak
 
-SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1_000_000))
-#: From some cluster's first round on: another topology in every run.
+#: The same in every run, so that a gate does not change by itself; `make chaos` draws one.
+SEED = int(os.environ.get("CHAOS_SEED", "7"))
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "8"))
 #: In so short a time a worker still touches its device pool for the first time.
 GROWTH_BYTES = 64 << 20

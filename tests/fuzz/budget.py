@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 #: For one test, in seconds: all of them together are bounded in CI.
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "3"))
-#: Reported when a test fails, with the number of the case: `FUZZ_CASE` begins there.
-SEED = int(os.environ.get("FUZZ_SEED") or random.SystemRandom().randrange(1_000_000))
-
-
+#: Reported when a test fails, with the number of the case: `FUZZ_CASE` begins there. The same in
+#: every run, so that a gate does not change by itself; `make fuzz` draws one.
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
 FIRST = int(os.environ.get("FUZZ_CASE", "0"))
 #: The case under way.
 where = ""
