@@ -17,7 +17,7 @@ GROWTH_BYTES = 64 << 20
 SOAK_MINUTES = float(os.environ.get("SOAK_MINUTES", "0.15"))
 
 
-@pytest.mark.timeout(170)
+@pytest.mark.timeout(400)  # beside many other programs
 def test_no_token_is_lost_and_nothing_leaks_in_chaos() -> None:
     print(f"seed {SEED}")
     outcomes: list[Outcome] = []
@@ -28,7 +28,7 @@ def test_no_token_is_lost_and_nothing_leaks_in_chaos() -> None:
     assert all(outcome.faults for outcome in outcomes)
 
 
-@pytest.mark.timeout(170)
+@pytest.mark.timeout(400)  # beside many other programs
 def test_memory_is_flat_at_twice_the_capacity() -> None:
     report = soak(SOAK_MINUTES, SEED)
     assert report.served
