@@ -85,7 +85,7 @@ def _prefill(
     for start, stop in pairwise(bounds):
         step = model.chunk(tokens[:, start:stop], tables, start=start)
         rows = torch.arange(step.token_ids.shape[0], device=DEVICE)
-        logits = model.native.logits(step.token_ids, model.native.backend.attention(step), rows)
+        logits = model.native.columns(step.token_ids, model.native.backend.attention(step), rows)
         out.append(logits.view(tokens.shape[0], stop - start, -1))
     return torch.cat(out, 1).log_softmax(-1)
 

@@ -13,52 +13,62 @@ from aegaeon_worker.models.interface import StepInput
 from aegaeon_worker.models.native.model import NativeModel
 from aegaeon_worker.models.native.packing import LinearPacking
 from aegaeon_worker.models.native.plan import EMBEDDING, HEAD, plan_decoder
+from aegaeon_worker.models.native.shards import shard_plan
 from aegaeon_worker.models.native.weights import FusedSlices
 from aegaeon_worker.models.probe import probe_attention
-from aegaeon_worker.parallel.collectives import Alone
+from aegaeon_worker.parallel.collectives import Alone, Collectives
+from aegaeon_worker.parallel.ranks import Ranks
 
 DEVICE = torch.device("cuda")
 DTYPE = torch.bfloat16
 
 
+#: Hidden size, intermediate size, layers, query heads.
+_SHAPES = {"0.6B": (1024, 3072, 28, 16), "8B": (4096, 12288, 36, 32), "32B": (5120, 25600, 64, 64)}
+
+
 def qwen3_config(size: str, layers: int | None = None) -> PreTrainedConfig:
-    """Qwen3 of ``size`` 8B or 0.6B, with fewer ``layers`` if given."""
-    small = size == "0.6B"
+    """Qwen3 of ``size`` 0.6B, 8B or 32B, with fewer ``layers`` if given."""
+    hidden, intermediate, all_layers, heads = _SHAPES[size]
     config: PreTrainedConfig = AutoConfig.for_model(
         "qwen3",
         vocab_size=151936,
-        hidden_size=1024 if small else 4096,
-        intermediate_size=3072 if small else 12288,
-        num_hidden_layers=layers or (28 if small else 36),
-        num_attention_heads=16 if small else 32,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers or all_layers,
+        num_attention_heads=heads,
         num_key_value_heads=8,
         head_dim=128,
         max_position_embeddings=40960,
         rope_theta=1e6,
-        tie_word_embeddings=small,
+        tie_word_embeddings=size == "0.6B",
         use_cache=True,
     )
     return config
 
 
 class RandomModel:
-    """A native model, its weights and its KV range."""
+    """A native model, its weights and its KV range; or one rank's part of it."""
 
-    def __init__(self, config: PreTrainedConfig, *, kv_tokens: int) -> None:
+    def __init__(
+        self, config: PreTrainedConfig, *, kv_tokens: int, collectives: Collectives | None = None
+    ) -> None:
         self.config = config
+        together = collectives or Alone()
         path = Path(config.model_type)
         module = build_module(path, config, DTYPE, trust_remote_code=False)
         self.ties = {HEAD: EMBEDDING} if config.tie_word_embeddings else {}
         plan = plan_decoder(module, probe_attention(path, module), self.ties, DTYPE)
         assert plan is not None
-        self.plan = plan
+        self.sharded = shard_plan(path, plan, together.ranks.size)
+        self.plan = self.sharded.plan
         self.native = NativeModel(
-            plan,
+            self.plan,
             LinearPacking({}),
-            Alone(),
+            together,
             dtype=DTYPE,
             max_model_len=config.max_position_embeddings,
-            kv_pieces=1,
+            kv_pieces=self.sharded.kv_pieces,
         )
         layout = self.native.layout
         self.nbytes = layout.nbytes
@@ -98,6 +108,16 @@ class RandomModel:
             kv=self.kv,
             logit_rows=torch.arange(1, sequences + 1, device=DEVICE) * length - 1,
         )
+
+    def take_share(self, whole: RandomModel, ranks: Ranks) -> None:
+        """Make the weights those of one rank of ``whole``."""
+        slices, sources = FusedSlices(self.plan, self._tensors), whole.parts()
+        for name in slices:
+            self.sharded.shares[name].write(slices[name], sources[name], ranks)
+
+    def parts(self) -> FusedSlices:
+        """Tensors under the names of the ``transformers`` module."""
+        return FusedSlices(self.plan, self._tensors)
 
     def transformers_twin(self, dtype: torch.dtype) -> PreTrainedModel:
         """The unmodified ``transformers`` module with the same weights, in ``dtype``."""

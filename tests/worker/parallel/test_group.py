@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +11,18 @@ from typing import Any
 import pytest
 
 from aegaeon_worker.config import WorkerConfig
+from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine import events
 from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.engine.commands import UnloadModel
+from aegaeon_worker.engine.execution import Execution
 from aegaeon_worker.kv.imports import Imported
+from aegaeon_worker.models.interface import DecodeRows, DecodeStep
+from aegaeon_worker.models.native.model import NativeModel
+from aegaeon_worker.parallel.communicator import Communicator
+from aegaeon_worker.sampling.parameters import SamplingParameters
 from tests.worker.engine.harness import EngineHarness
+from tests.worker.engine.pace import one_ahead, plain_decode_step
 from tests.worker.engine.reference import reference_tokens
 from tests.worker.models.tiny import make_checkpoint
 
@@ -35,7 +42,8 @@ class RankedHarness(EngineHarness):
     def __enter__(self) -> RankedHarness:
         for rank in self.config.ranks.others:
             index = self.config.worker_index + rank
-            self._others.enter_context(running(replace(self.config, worker_index=index)))
+            config = replace(self.config, worker_index=index)
+            self._others.enter_context(running(config, self.choose))
         super().__enter__()
         return self
 
@@ -45,13 +53,36 @@ class RankedHarness(EngineHarness):
 
 
 @contextmanager
-def running(config: WorkerConfig) -> Iterator[WorkerParts]:
-    parts = WorkerParts(config)
+def running(config: WorkerConfig, choose: Callable[[Device], Execution]) -> Iterator[WorkerParts]:
+    parts = WorkerParts(config, choose=choose)
     try:
         parts.start()
         yield parts
     finally:
         parts.close()
+
+
+def shared_decode_step(model: NativeModel) -> DecodeStep:
+    """As on GPUs: all ranks have the tokens that are chosen in the step, and rank 0 the logits."""
+    plain, together = plain_decode_step(model), model._collectives
+
+    def step(rows: DecodeRows) -> None:
+        if together.ranks.rank and rows.logits is not None:
+            plain(replace(rows, logits=None))
+            return
+        plain(rows)
+        if rows.logits is None and isinstance(together, Communicator):
+            together.send_from_first(rows.tokens)
+
+    return step
+
+
+@pytest.fixture(params=["step by step", "one step ahead"])
+def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How ranks run their steps: as CPUs do, or as GPUs do."""
+    if request.param == "one step ahead":
+        monkeypatch.setattr(EngineHarness, "choose", staticmethod(one_ahead))
+        monkeypatch.setattr(NativeModel, "decode_step", property(shared_decode_step))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +108,10 @@ def shm_dir(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_four_ranks_share_two_kv_heads_across_switches_and_swaps(
-    shm_dir: Path, checkpoints: dict[str, Path], expected: dict[str, list[list[int]]]
+    pace: None,
+    shm_dir: Path,
+    checkpoints: dict[str, Path],
+    expected: dict[str, list[list[int]]],
 ) -> None:
     """The device holds one model; KV leaves it with every switch, and each head is on two ranks."""
     with RankedHarness(shm_dir, 4, device_memory_bytes=4 * MIB, cpu_slab_bytes=1 * MIB) as engine:
@@ -147,3 +181,21 @@ def test_kv_goes_from_ranks_to_as_many_and_is_computed_again_elsewhere(
         imported = [event.num_tokens for event in decode.log if isinstance(event, Imported)]
     assert found == expected["llama"]
     assert sorted(imported) == (sorted(map(len, PROMPTS)) if arrives else [0] * len(PROMPTS))
+
+
+def test_ranks_go_on_from_tokens_that_the_first_has_drawn(
+    pace: None, shm_dir: Path, checkpoints: dict[str, Path], expected: dict[str, list[list[int]]]
+) -> None:
+    """Drawn and greedy sequences in one batch, and greedy ones alone before and after."""
+    drawn = SamplingParameters(temperature=0.9, seed=5)
+    outputs = []
+    for size in (1, 2):
+        with RankedHarness(shm_dir, size) as engine:
+            engine.load(checkpoints["llama"])
+            greedy = [engine.add("llama", prompt, NEW_TOKENS) for prompt in PROMPTS]
+            others = [engine.add("llama", prompt, 5, sampling=drawn) for prompt in PROMPTS]
+            engine.turn("llama", [*others, *greedy])
+            engine.wait_ended([*greedy, *others])
+            assert [engine.tokens(handle) for handle in greedy] == expected["llama"]
+            outputs.append([engine.tokens(handle) for handle in others])
+    assert outputs[0] == outputs[1]

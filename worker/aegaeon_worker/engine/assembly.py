@@ -18,7 +18,7 @@ from aegaeon_worker.engine.engine import Engine
 from aegaeon_worker.engine.events import MemoryUsage
 from aegaeon_worker.engine.execution import Execution, choose_execution
 from aegaeon_worker.engine.loading import ModelPreparer
-from aegaeon_worker.engine.model_table import ModelTable, Prepared
+from aegaeon_worker.engine.model_table import MakeSteps, ModelTable, Prepared, own_steps
 from aegaeon_worker.engine.packers import Packers
 from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.engine.thread import EngineThread
@@ -154,7 +154,7 @@ class WorkerParts:
                 meeting,
                 settings,
                 communicator,
-                self._share,
+                partial(self._share, communicator=communicator),
                 partial(_pool_usage, self.device, self._cache),
                 config.rank_timeout_s,
             )
@@ -189,6 +189,7 @@ class WorkerParts:
         *,
         packers: Packers,
         constraints: Constraints,
+        make_steps: MakeSteps = own_steps,
     ) -> Engine:
         bring = partial(self._carry, self.thread.submit) if self._carry else None
         memory = MemoryManager(
@@ -202,6 +203,7 @@ class WorkerParts:
             post,
             execution=self.execution,
             max_batch_sequences=self._config.max_batch_sequences,
+            make_steps=make_steps,
         )
         return Engine(
             models,
@@ -212,8 +214,16 @@ class WorkerParts:
             max_batch_sequences=self._config.max_batch_sequences,
         )
 
-    def _share(self, link: Link) -> RankShare:
-        return RankShare(self._config.ranks, self.device, self._slabs, self.preparer, link)
+    def _share(self, link: Link, *, communicator: Communicator) -> RankShare:
+        return RankShare(
+            self.device,
+            self._slabs,
+            self.preparer,
+            link,
+            communicator,
+            self.execution.recorder,
+            self._config.max_batch_sequences,
+        )
 
 
 def _device_request(config: WorkerConfig) -> DeviceRequest:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -29,6 +30,23 @@ def padded_sizes(max_batch: int) -> tuple[int, ...]:
     powers = [1 << power for power in range(_MULTIPLE.bit_length() - 1)]
     sizes = [*powers, *range(_MULTIPLE, max_batch + _MULTIPLE, _MULTIPLE)]
     return tuple(sorted({min(size, max_batch) for size in sizes}))
+
+
+class StepOrder(NamedTuple):
+    """What the device is told for one step."""
+
+    size: int
+    """Rows, padding included."""
+    staged: list[int]
+    """As in ``DecodeRows``, flat."""
+    changed: list[int]
+    """Rows whose block tables differ from those of the step before."""
+    tables: list[list[int]]
+    """Theirs, padded to one width."""
+    best: bool
+    """The most probable tokens are chosen in the step."""
+    replays: bool
+    """See ``DecodeSteps.issue``."""
 
 
 class DecodeSteps:
@@ -97,20 +115,34 @@ class DecodeSteps:
         """
         count = len(sequences)
         size = next(size for size in self._sizes if size >= count)
-        self._stage(sequences, size, before)
-        self._update_tables(block_tables)
+        if before is not None and before.tokens.data_ptr() != self._tokens.data_ptr():
+            self._put(before.tokens)
         best = takes_best(sequences)
-        self._run(size, best=best, replays=replays)
+        staged = self._stage(sequences, size, before)
+        self.apply(StepOrder(size, staged, *self._changes(block_tables), best, replays))
         tokens = self._tokens[:count]
         if best:
             return PendingChoices(tokens, self._found[:count])
         choices = choose_tokens(self._logits(size)[:count], sequences, masks)
-        tokens.copy_(choices.tokens)
+        self._put(choices.tokens)
         choices.tokens = tokens
         return choices
 
-    def _stage(self, sequences: Seq[Sequence], size: int, before: StepTokens | None) -> None:
-        """Tell the device where each row's token comes from, and its position."""
+    def apply(self, order: StepOrder) -> None:
+        """Tell the device, and run the step."""
+        write(self._staged[: 3 * order.size], torch.tensor(order.staged))
+        if order.changed:
+            at = upload(order.changed, self._kv.device)
+            tables = upload(order.tables, self._kv.device)
+            self._tables[:, : tables.shape[1]][at] = tables
+        self._run(order.size, best=order.best, replays=order.replays)
+
+    def _put(self, tokens: torch.Tensor) -> None:
+        """Make ``tokens`` [S], chosen outside a step, those that the next one goes on from."""
+        self._tokens[: len(tokens)].copy_(tokens)
+
+    def _stage(self, sequences: Seq[Sequence], size: int, before: StepTokens | None) -> list[int]:
+        """Where each row's token comes from, and its position."""
         known, sources = [0] * size, [-1] * size
         for row, sequence in enumerate(sequences):
             if sequence.num_under_way:
@@ -120,20 +152,14 @@ class DecodeSteps:
                 known[row] = sequence.tokens[-1]
         positions = [sequence.num_computed for sequence in sequences]
         positions += [-1] * (size - len(sequences))
-        if before is not None and before.tokens.data_ptr() != self._tokens.data_ptr():
-            self._tokens[: len(before.tokens)].copy_(before.tokens)
-        write(self._staged[: 3 * size], torch.tensor([*known, *sources, *positions]))
+        return [*known, *sources, *positions]
 
-    def _update_tables(self, block_tables: Seq[list[int]]) -> None:
+    def _changes(self, block_tables: Seq[list[int]]) -> tuple[list[int], list[list[int]]]:
         rows = [row for row, table in enumerate(block_tables) if table != self._known[row]]
-        if not rows:
-            return
         for row in rows:
             self._known[row] = block_tables[row]
-        width = max(len(block_tables[row]) for row in rows)
-        padded = [block_tables[row] + [0] * (width - len(block_tables[row])) for row in rows]
-        at, tables = upload(rows, self._kv.device), upload(padded, self._kv.device)
-        self._tables[:, :width][at] = tables
+        width = max((len(block_tables[row]) for row in rows), default=0)
+        return rows, [block_tables[row] + [0] * (width - len(block_tables[row])) for row in rows]
 
     def _run(self, size: int, *, best: bool, replays: bool) -> None:
         key = size, best

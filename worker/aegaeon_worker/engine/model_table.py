@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from aegaeon.errors import AegaeonError, EngineError, PreconditionError
 from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine.decode_steps import DecodeSteps
@@ -18,7 +20,7 @@ from aegaeon_worker.engine.events import (
     ModelLoaded,
     ModelUnloaded,
 )
-from aegaeon_worker.engine.execution import Execution
+from aegaeon_worker.engine.execution import Execution, GraphRecorder
 from aegaeon_worker.engine.loading import ModelPreparer, PreparedModel
 from aegaeon_worker.engine.model_spec import ModelSpec
 from aegaeon_worker.engine.packers import Packers
@@ -30,6 +32,25 @@ from aegaeon_worker.weights.resident import ResidentWeights
 logger = logging.getLogger(__name__)
 
 Publish = Callable[[Event], None]
+
+
+MakeSteps = Callable[[ServedModel, torch.Tensor, GraphRecorder, int], DecodeSteps]
+"""Makes a model's decode steps over its KV range, for batches of so many at most."""
+
+
+def own_steps(
+    served: ServedModel, kv: torch.Tensor, recorder: GraphRecorder, max_batch: int
+) -> DecodeSteps:
+    """Those of this worker alone."""
+    assert served.decode_step is not None
+    return DecodeSteps(
+        served.decode_step,
+        kv,
+        recorder,
+        max_batch=max_batch,
+        max_tokens=served.max_model_len,
+        vocab_size=served.vocab_size,
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +89,9 @@ class ModelTable:
         *,
         execution: Execution,
         max_batch_sequences: int,
+        make_steps: MakeSteps = own_steps,
     ) -> None:
+        self._make_steps = make_steps
         self._preparer = preparer
         self._device = device
         self._memory = memory
@@ -153,17 +176,10 @@ class ModelTable:
         return model
 
     def _decode_steps(self, served: ServedModel, memory: ModelMemory) -> DecodeSteps | None:
-        recorder, step = self._execution.recorder, served.decode_step
-        if recorder is None or step is None:
+        recorder = self._execution.recorder
+        if recorder is None or served.decode_step is None:
             return None
-        return DecodeSteps(
-            step,
-            memory.kv.tensor,
-            recorder,
-            max_batch=self._max_batch_sequences,
-            max_tokens=served.max_model_len,
-            vocab_size=served.vocab_size,
-        )
+        return self._make_steps(served, memory.kv.tensor, recorder, self._max_batch_sequences)
 
     def _prepare(self, spec: ModelSpec, publish: Publish) -> None:
         """On a packer's thread."""

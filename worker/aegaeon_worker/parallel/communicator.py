@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -28,11 +29,15 @@ class Communicator:
         self._device = device
         self._timeout = timedelta(seconds=timeout_s)
         self._group: Any = None
+        self._sums: Any = None
 
     def connect(self, meeting: Path) -> None:
         """Join the other ranks at ``meeting``, a file that does not exist before; blocks until all
         have come. ``GroupBroken`` if one does not come in time."""
         assert self._group is None
+        if self._device.type == "cuda":
+            # Of this thread, which is the one that computes.
+            torch.cuda.set_device(self._device)
         try:
             store = FileStore(str(meeting), self.ranks.size)
             store.set_timeout(self._timeout)
@@ -45,10 +50,22 @@ class Communicator:
             self.disconnect()
             raise GroupBroken(f"the ranks did not all connect: {error}") from error
 
+    @property
+    def recorded(self) -> bool:
+        """Collectives may be part of CUDA graphs, which must be gone before ``disconnect``: NCCL
+        waits for them, without end."""
+        return self._device.type == "cuda"
+
     def disconnect(self) -> None:
         """Give the connections up; a collective of another rank fails then. Idempotent."""
-        group, self._group = self._group, None
-        if group is not None:
+        group, self._group, self._sums = self._group, None, None
+        if group is None:
+            return
+        if self.recorded:
+            gc.collect()  # graphs that only cycles hold
+            group._get_backend(self._device).abort()
+            dist.destroy_process_group()
+        else:
             group.abort()
 
     def sum(self, part: torch.Tensor) -> torch.Tensor:
@@ -56,6 +73,15 @@ class Communicator:
         if part.numel():
             self._run(lambda group: group.allreduce([part]))
         return part
+
+    def sum_parts(
+        self, part: torch.Tensor, dtype: torch.dtype, *, first: bool = False
+    ) -> torch.Tensor:
+        """See ``Collectives``."""
+        if self._sums is None or not part.numel():
+            return self.sum(part)
+        whole: torch.Tensor = self._sums.sum(part, dtype, first=first)
+        return whole
 
     def join(self, part: torch.Tensor) -> torch.Tensor:
         """See ``Collectives``."""
@@ -78,6 +104,12 @@ class Communicator:
         self._run(lambda group: group.gather(targets, [part], options))
         return part if self.ranks.rank else torch.cat(parts, -1)
 
+    def send_from_first(self, tensor: torch.Tensor) -> None:
+        """Make ``tensor`` that of rank 0 on every rank."""
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        self._run(lambda group: group.broadcast([tensor], options))
+
     def _run(self, collective: Callable[[Any], Any]) -> None:
         if self._group is None:
             raise GroupBroken("this rank is not connected to the others of its engine")
@@ -97,8 +129,18 @@ class Communicator:
         return dist.ProcessGroupGloo(store, self.ranks.rank, self.ranks.size, options)
 
     def _nccl(self, store: Any) -> Any:
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = self._timeout
-        group = dist.ProcessGroupNCCL(store, self.ranks.rank, self.ranks.size, options)
-        group.eager_connect_single_device(self._device)
+        # Symmetric memory knows only groups that are registered with torch, so it is the process's.
+        from aegaeon_worker.parallel.device_sums import DeviceSums
+
+        dist.init_process_group(
+            "nccl",
+            store=store,
+            rank=self.ranks.rank,
+            world_size=self.ranks.size,
+            timeout=self._timeout,
+            device_id=self._device,
+        )
+        group = dist.group.WORLD
+        assert group is not None
+        self._sums = DeviceSums(group, self._device)
         return group

@@ -92,8 +92,11 @@ class Follower:
             # The link goes last: its end tells rank 0 that nothing here touches host memory.
             stack.callback(link.close)
             stack.callback(setattr, self, "_link", None)
-            share = stack.enter_context(self._make_share(link))
             stack.callback(self._communicator.disconnect)
+            share = stack.enter_context(self._make_share(link))
+            if not self._communicator.recorded:
+                # Before all else, so that ranks in the middle of a collective come out of it.
+                stack.callback(self._communicator.disconnect)
             try:
                 rank = self._communicator.ranks.rank
                 link.send(object_frame(Kind.HELLO, rank=rank, **self._settings.fields()))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from aegaeon.errors import EngineError
 from aegaeon_worker.parallel.errors import GroupBroken
 from aegaeon_worker.parallel.frames import Frame, Kind, number_frame
+from aegaeon_worker.parallel.last_resort import LastResort
 from aegaeon_worker.parallel.link import Link
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Followers:
         self._lost = ""
         self._marks = 0
         self._closing = False
+        self._resort: LastResort | None = None
         self._listeners = {
             rank: threading.Thread(
                 target=self._listen, args=(rank, link), name=f"rank {rank}", daemon=True
@@ -91,6 +93,8 @@ class Followers:
         not end in time is killed.
         """
         self._closing = True
+        if self._resort is not None:
+            self._resort.call_off()
         deadline = time.monotonic() + self._timeout_s
         for link in self._links.values():
             link.finish()
@@ -138,4 +142,6 @@ class Followers:
             first, self._lost = not self._lost, self._lost or reason
             self._changed.notify_all()
         if first and not self._closing:
+            # A step that is under way ends by itself, unless a device waits for the lost rank.
+            self._resort = LastResort(2 * self._timeout_s, f"a step hangs after {reason}")
             self._tell_lost(reason)

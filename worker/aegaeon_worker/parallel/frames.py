@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from aegaeon_worker.engine.decode_steps import StepOrder
 from aegaeon_worker.models.interface import StepInput
 
 HEADER = struct.Struct("<II")
@@ -39,6 +40,7 @@ class Kind(enum.IntEnum):
     INSTALL = 14
     DROP = 15
     STEP = 16
+    DECODE = 17
     HELLO = 32
     FORMED = 33
     REACHED = 34
@@ -126,3 +128,27 @@ class StepFrame:
             kv=kv,
             logit_rows=logit_rows.long().to(device),
         )
+
+
+def order_frame(model: int, order: StepOrder, *, with_tokens: bool) -> bytes:
+    """A decode step of ``model``, see ``read_order``."""
+    width = len(order.tables[0]) if order.tables else 0
+    flags = order.best | order.replays << 1 | with_tokens << 2
+    numbers = array("i", [model, order.size, flags, len(order.changed), width])
+    numbers.extend(order.staged)
+    numbers.extend(order.changed)
+    for table in order.tables:
+        numbers.extend(table)
+    body = numbers.tobytes()
+    return HEADER.pack(Kind.DECODE, len(body)) + body
+
+
+def read_order(frame: Frame) -> tuple[int, StepOrder, bool]:
+    """The model, the step, and whether tokens come along."""
+    numbers = array("i")
+    numbers.frombytes(frame.body)
+    model, size, flags, count, width = numbers[:5]
+    staged, rest = numbers[5 : 5 + 3 * size].tolist(), numbers[5 + 3 * size :].tolist()
+    tables = [rest[at : at + width] for at in range(count, len(rest), width)] if width else []
+    order = StepOrder(size, staged, rest[:count], tables, bool(flags & 1), bool(flags & 2))
+    return model, order, bool(flags & 4)

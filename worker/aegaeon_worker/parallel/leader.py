@@ -16,16 +16,18 @@ from aegaeon_worker.engine.commands import Attach, Command
 from aegaeon_worker.engine.engine import Engine
 from aegaeon_worker.engine.events import Event, GroupLost, MemoryUsage
 from aegaeon_worker.engine.loading import PreparedModel
-from aegaeon_worker.engine.model_table import Prepared
+from aegaeon_worker.engine.model_table import MakeSteps, Prepared
 from aegaeon_worker.engine.status import EngineStatus
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.parallel.communicator import Communicator
 from aegaeon_worker.parallel.errors import GroupBroken
 from aegaeon_worker.parallel.followers import Followers
 from aegaeon_worker.parallel.frames import Kind, object_frame
+from aegaeon_worker.parallel.last_resort import within
 from aegaeon_worker.parallel.meeting import Assembled
 from aegaeon_worker.parallel.mirrored_device import MirroredDevice
 from aegaeon_worker.parallel.mirrored_model import MirroredModel
+from aegaeon_worker.parallel.mirrored_steps import MirroredSteps
 from aegaeon_worker.parallel.news import Lost, News, PreparedHere, PreparedThere
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,9 @@ logger = logging.getLogger(__name__)
 class EngineMaker(Protocol):
     """Makes rank 0's part of an engine for one group."""
 
-    def __call__(self, device: Device, post: Callable[[Prepared], None]) -> Engine:
+    def __call__(
+        self, device: Device, post: Callable[[Prepared], None], *, make_steps: MakeSteps
+    ) -> Engine:
         """On ``device``; ``post`` hears of packed models, on any thread."""
 
 
@@ -169,7 +173,9 @@ class LeadingEngine:
             meeting.unlink(missing_ok=True)
         device = MirroredDevice(self._device, self._slabs, followers)
         post = partial(_post_prepared, self._post, generation)
-        self._group = _Group(generation, self._make_engine(device, post), followers)
+        steps = partial(MirroredSteps, followers=followers, communicator=self._communicator)
+        engine = self._make_engine(device, post, make_steps=steps)
+        self._group = _Group(generation, engine, followers)
         logger.info("all %d ranks are together", self._communicator.ranks.size)
         if self._publish is not None:
             self._group.engine.handle(Attach(self._publish))
@@ -187,17 +193,24 @@ class LeadingEngine:
             publish(GroupLost(error))
 
     def _end_group(self) -> None:
+        # What its parts may take each, when a rank and then the device hang.
+        with within(3 * self._timeout_s, "the group does not come to its end"):
+            self._take_apart()
+
+    def _take_apart(self) -> None:
         group, self._group = self._group, None
-        # First, so that ranks in the middle of a collective come out of it.
+        if not self._communicator.recorded:
+            # First, so that ranks in the middle of a collective come out of it.
+            self._communicator.disconnect()
+        if group is not None:
+            group.followers.close()
+            for prepared, _ in group.preparing.values():
+                _discard(prepared)
+            # Whatever a rank's loss has left half done, memory is given back by its ledgers.
+            with contextlib.suppress(GroupBroken):
+                group.engine.close()
+            del group
         self._communicator.disconnect()
-        if group is None:
-            return
-        group.followers.close()
-        for prepared, _ in group.preparing.values():
-            _discard(prepared)
-        # Whatever a rank's loss has left half done, memory is given back by its ledgers.
-        with contextlib.suppress(GroupBroken):
-            group.engine.close()
 
     # Models
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from aegaeon_worker.models.interface import ServedModel, StepInput
+from aegaeon_worker.models.interface import DecodeStep, ServedModel, StepInput
 from aegaeon_worker.parallel.errors import GroupBroken
 from aegaeon_worker.parallel.followers import Followers
 from aegaeon_worker.parallel.frames import Kind, object_frame, step_frame
@@ -19,7 +19,7 @@ class MirroredModel:
     def __init__(self, name: str, number: int, own: ServedModel, followers: Followers) -> None:
         """``number`` names the model in this group."""
         self._name = name
-        self._number = number
+        self.number = number
         self._own = own
         self._followers = followers
         self.layout = own.layout
@@ -29,23 +29,24 @@ class MirroredModel:
 
     def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """See ``ServedModel``; the other ranks bind their own, whose ranges they have by now."""
-        self._followers.send(object_frame(Kind.INSTALL, model=self._name, number=self._number))
+        self._followers.send(object_frame(Kind.INSTALL, model=self._name, number=self.number))
         self._own.bind(tensors)
-
-    @property
-    def decode_step(self) -> None:
-        """See ``ServedModel``: every step is told to the other ranks."""
 
     def use_gate(self, gate: StageGate) -> None:
         """See ``ServedModel``."""
         self._own.use_gate(gate)
+
+    @property
+    def decode_step(self) -> DecodeStep | None:
+        """See ``ServedModel``: rank 0's part, see ``MirroredSteps``."""
+        return self._own.decode_step
 
     def forward(self, step: StepInput) -> torch.Tensor:
         """See ``ServedModel``; the logits are complete on rank 0, which chooses the tokens.
 
         ``GroupBroken`` for any error: the other ranks are in the middle of the pass then.
         """
-        self._followers.send(step_frame(self._number, step))
+        self._followers.send(step_frame(self.number, step))
         try:
             return self._own.forward(step)
         except GroupBroken:

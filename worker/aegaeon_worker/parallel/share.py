@@ -15,22 +15,35 @@ import torch
 
 from aegaeon.errors import AegaeonError
 from aegaeon_worker.device.interface import CopyLane, CopyMark, Device, VirtualRange
+from aegaeon_worker.engine.execution import GraphRecorder
 from aegaeon_worker.engine.loading import ModelPreparer, PreparedModel
 from aegaeon_worker.engine.model_spec import ModelSpec
 from aegaeon_worker.engine.packers import Packers
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.shape import kv_range
 from aegaeon_worker.models.interface import ServedModel
+from aegaeon_worker.parallel.communicator import Communicator
 from aegaeon_worker.parallel.errors import GroupBroken
-from aegaeon_worker.parallel.frames import Frame, Kind, StepFrame, number_frame, object_frame
+from aegaeon_worker.parallel.frames import (
+    Frame,
+    Kind,
+    StepFrame,
+    number_frame,
+    object_frame,
+    read_order,
+)
+from aegaeon_worker.parallel.last_resort import within
 from aegaeon_worker.parallel.link import Link
 from aegaeon_worker.parallel.mirrored_device import LANES
-from aegaeon_worker.parallel.ranks import Ranks
+from aegaeon_worker.parallel.mirrored_steps import FollowingSteps
 from aegaeon_worker.weights.resident import weights_range
 from aegaeon_worker.weights.stage_gate import StageGate
 from aegaeon_worker.weights.weight_file import WeightFile
 
 logger = logging.getLogger(__name__)
+
+#: Time for what a device still has to do when a group ends, in seconds.
+_DEVICE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class _Range:
     lane: CopyLane
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Model:
     """A model that can run here; ``number`` names it in steps."""
 
@@ -48,6 +61,8 @@ class _Model:
     weights: WeightFile
     kv: torch.Tensor
     gate: StageGate
+    decode: FollowingSteps | None = None
+    """As on rank 0, from when it is bound."""
 
 
 class RankShare:
@@ -58,13 +73,18 @@ class RankShare:
 
     def __init__(
         self,
-        ranks: Ranks,
         device: Device,
         slabs: HostSlabs,
         preparer: ModelPreparer,
         link: Link,
+        communicator: Communicator,
+        recorder: GraphRecorder | None,
+        max_batch_sequences: int,
     ) -> None:
-        self._ranks = ranks
+        self._ranks = communicator.ranks
+        self._communicator = communicator
+        self._recorder = recorder
+        self._max_batch_sequences = max_batch_sequences
         self._device = device
         self._slabs = slabs
         self._preparer = preparer
@@ -93,6 +113,7 @@ class RankShare:
             # Behind a preparation that may be under way.
             Kind.DROP: lambda frame: self._packers.submit(self._drop, frame.fields()["model"]),
             Kind.STEP: self._step,
+            Kind.DECODE: self._decode,
         }
 
     def __enter__(self) -> Self:
@@ -105,10 +126,12 @@ class RankShare:
         trace: TracebackType | None,
     ) -> None:
         self._packers.close()
-        for lane in CopyLane:
-            self._device.synchronize(lane)
-        for model in self._models.values():
-            model.weights.release()
+        with within(_DEVICE_S, "the device hangs after the group has ended"):
+            for lane in CopyLane:
+                self._device.synchronize(lane)
+        while self._models:
+            self._models.popitem()[1].weights.release()
+        self._owners.clear()
         for reserved in self._ranges.values():
             reserved.own.release()
         for name in list(self._prepared):
@@ -238,6 +261,19 @@ class RankShare:
             }
         )
         served.use_gate(model.gate)
+        model.decode = self._decode_steps(served, kv)
+
+    def _decode_steps(self, served: ServedModel, kv: torch.Tensor) -> FollowingSteps | None:
+        if self._recorder is None or served.decode_step is None:
+            return None
+        return FollowingSteps(
+            served.decode_step,
+            kv,
+            self._recorder,
+            max_batch=self._max_batch_sequences,
+            max_tokens=served.max_model_len,
+            vocab_size=served.vocab_size,
+        )
 
     def _drop(self, name: str) -> None:
         prepared = self._prepared.pop(name, None)
@@ -248,3 +284,12 @@ class RankShare:
         step = StepFrame(frame)
         model = self._models[step.model]
         model.served.forward(step.input(model.kv))
+
+    def _decode(self, frame: Frame) -> None:
+        number, order, with_tokens = read_order(frame)
+        model = self._models[number]
+        assert model.decode is not None
+        if order.replays:
+            # Weights may arrive later here than on rank 0, and what is recorded does not stop.
+            model.gate.wait_all()
+        model.decode.follow(order, self._communicator, with_tokens=with_tokens)

@@ -9,6 +9,7 @@ import torch
 
 from aegaeon_worker.models.interface import DecodeStep, StepInput
 from aegaeon_worker.models.native.plan import AttentionPlan
+from aegaeon_worker.parallel.vocabulary import SharedVocabulary
 
 
 class StepAttention(Protocol):
@@ -56,8 +57,9 @@ class Backend(Protocol):
     def attention(self, step: StepInput) -> StepAttention:
         """The attention of one pass."""
 
-    def decode_step(self, logits_of: LogitsOf) -> DecodeStep | None:
-        """A decode step with these layers; None if it would be planned on the host."""
+    def decode_step(self, logits_of: LogitsOf, vocabulary: SharedVocabulary) -> DecodeStep | None:
+        """A decode step with these layers, whose logits are those of this rank's share of the
+        ``vocabulary``; None if it would be planned on the host."""
 
 
 def choose_backend(device: torch.device, plan: AttentionPlan, dtype: torch.dtype) -> Backend:

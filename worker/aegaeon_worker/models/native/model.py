@@ -13,6 +13,7 @@ from aegaeon_worker.models.native.packing import LinearPacking
 from aegaeon_worker.models.native.plan import DecoderPlan
 from aegaeon_worker.models.native.weights import DecoderWeights, place_fused
 from aegaeon_worker.parallel.collectives import Collectives, embed
+from aegaeon_worker.parallel.vocabulary import SharedVocabulary
 from aegaeon_worker.weights.stage_gate import StageGate
 
 
@@ -49,7 +50,8 @@ class NativeModel:
         """See ``ServedModel``; ``tensors`` has the names of the layout."""
         bound = self._packing.bind(tensors)
         self._weights = DecoderWeights.of(bound, self._plan.num_layers)
-        device = self._weights.embedding.device
+        device, rows = self._weights.embedding.device, self._weights.head.shape[0]
+        self._vocabulary = SharedVocabulary(self._collectives, self.vocab_size, rows)
         self.backend = choose_backend(device, self._plan.attention, self.kv_shape.dtype)
 
     def use_gate(self, gate: StageGate) -> None:
@@ -59,19 +61,20 @@ class NativeModel:
     @property
     def decode_step(self) -> DecodeStep | None:
         """See ``ServedModel``."""
-        return self.backend.decode_step(self.logits)
+        return self.backend.decode_step(self.columns, self._vocabulary)
 
     @torch.inference_mode()
     def forward(self, step: StepInput) -> torch.Tensor:
         """See ``ServedModel``."""
-        return self.logits(step.token_ids, self.backend.attention(step), step.logit_rows)
+        columns = self.columns(step.token_ids, self.backend.attention(step), step.logit_rows)
+        return self._vocabulary.whole(columns)
 
-    def logits(
+    def columns(
         self, token_ids: torch.Tensor, attention: StepAttention, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """Run ``token_ids`` [T] through all layers: float32 logits of ``rows`` [R], or of all.
 
-        Only rank 0 has those of the whole vocabulary.
+        They are the columns of this rank's share of the vocabulary.
         """
         backend, weights, eps = self.backend, self._weights, self._plan.attention.norm_eps
         self._gate.wait("embeddings")
@@ -87,11 +90,12 @@ class NativeModel:
                 # All keys and values are stored, and nothing else of the other rows is needed.
                 attended, residual = attended.index_select(0, rows), residual.index_select(0, rows)
                 if not rows.shape[0]:
-                    return residual.new_empty(0, self.vocab_size, dtype=torch.float32)
-            delta = together.sum(backend.linear(attended, layer.output, layer.output_bias))
+                    return residual.new_empty(0, weights.head.shape[0], dtype=torch.float32)
+            delta = backend.linear(attended, layer.output, layer.output_bias)
+            delta = together.sum_parts(delta, residual.dtype)
             hidden = backend.add_norm(delta, residual, layer.mlp_norm, eps)
             delta = backend.linear(backend.swiglu(hidden, layer.gate_up), layer.down, None)
-            delta = together.sum(delta)
+            delta = together.sum_parts(delta, residual.dtype)
         self._gate.wait("head")
         hidden = backend.add_norm(delta, residual, weights.final_norm, eps)
-        return together.join_at_first(backend.logits(hidden, weights.head))[:, : self.vocab_size]
+        return backend.logits(hidden, weights.head)

@@ -12,6 +12,7 @@ from aegaeon_worker.models.linear import product
 from aegaeon_worker.models.native.backend import LogitsOf
 from aegaeon_worker.models.native.plan import AttentionPlan
 from aegaeon_worker.models.paged.step import PagedPass
+from aegaeon_worker.parallel.vocabulary import SharedVocabulary
 
 
 class TorchBackend:
@@ -54,7 +55,7 @@ class TorchBackend:
         """See ``Backend``."""
         return TorchAttention(self._plan, self._frequencies, step)
 
-    def decode_step(self, logits_of: LogitsOf) -> None:
+    def decode_step(self, logits_of: LogitsOf, vocabulary: SharedVocabulary) -> None:
         """See ``Backend``."""
 
 

@@ -32,6 +32,7 @@ from aegaeon_worker.kernels.rotary import RotaryTables, rotary_tables, rotate_an
 from aegaeon_worker.models.interface import DecodeRows, DecodeStep, StepInput
 from aegaeon_worker.models.native.backend import LogitsOf
 from aegaeon_worker.models.native.plan import AttentionPlan
+from aegaeon_worker.parallel.vocabulary import SharedVocabulary
 
 
 class TritonBackend:
@@ -73,17 +74,18 @@ class TritonBackend:
         """See ``Backend``."""
         return plan_attention(self._plan, self._frequencies, step)
 
-    def decode_step(self, logits_of: LogitsOf) -> DecodeStep:
+    def decode_step(self, logits_of: LogitsOf, vocabulary: SharedVocabulary) -> DecodeStep:
         """See ``Backend``."""
 
         @torch.inference_mode()
         def step(rows: DecodeRows) -> None:
             inputs = decode_inputs(rows.staged, rows.tokens)
-            logits = logits_of(inputs.token_ids, self._decode_attention(inputs, rows), None)
-            if rows.logits is not None:
-                rows.logits.copy_(logits)
-            else:
-                choose_best(logits, rows.tokens, rows.found)
+            columns = logits_of(inputs.token_ids, self._decode_attention(inputs, rows), None)
+            if rows.logits is None:
+                choose_best(vocabulary.own(columns), rows.tokens, rows.found)
+                vocabulary.settle(rows.tokens, rows.found)
+            elif (logits := vocabulary.whole(columns)).shape == rows.logits.shape:
+                rows.logits.copy_(logits)  # on rank 0, which chooses
 
         return step
 
