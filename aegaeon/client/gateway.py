@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from aegaeon.errors import AegaeonError, NotRunningError, UnavailableError
+from aegaeon.errors import AegaeonError, ConfigError, NotRunningError, UnavailableError
 from aegaeon.security.settings import SecuritySettings
 from aegaeon.security.token import Token
 
@@ -36,10 +38,13 @@ class GatewayError(AegaeonError):
 
 def open_client(url: str) -> httpx.AsyncClient:
     """A client that waits for answers as long as they take, and shows the token of the
-    environment."""
-    token = Token(SecuritySettings.from_environment().token_file)
+    environment. Over HTTPS it trusts ``AEGAEON_TLS_CA``, else the system's authorities. Raises
+    ConfigError."""
+    settings = SecuritySettings.from_environment()
+    token = Token(settings.token_file)
     return httpx.AsyncClient(
         base_url=url,
+        verify=_trusted(settings.tls_ca) if url.startswith("https:") else True,
         headers=dict(token.metadata()),
         timeout=httpx.Timeout(None, connect=_CONNECT_S),
         # A request that waited for a connection would look slow.
@@ -87,3 +92,10 @@ async def _errors(client: httpx.AsyncClient) -> AsyncIterator[None]:
     except httpx.HTTPError as error:
         text = str(error) or type(error).__name__
         raise UnavailableError(f"the gateway at {client.base_url} broke off: {text}") from error
+
+
+def _trusted(authorities: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except OSError as error:
+        raise ConfigError(f"tls_ca {authorities}: cannot be read: {error}") from error
