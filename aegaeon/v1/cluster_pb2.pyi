@@ -279,7 +279,7 @@ class WorkerInfo(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., pid: _Optional[int] = ..., connected: _Optional[bool] = ..., usage: _Optional[_Union[WorkerMemory, _Mapping]] = ..., draining: _Optional[bool] = ..., contract_version: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class WorkerMemory(_message.Message):
-    __slots__ = ("device_weight_bytes", "device_kv_bytes", "device_free_bytes", "host_kv_bytes", "weight_cache_bytes", "sequences", "prefix_device_bytes", "prefix_host_bytes", "prefix_queried_tokens", "prefix_reused_tokens")
+    __slots__ = ("device_weight_bytes", "device_kv_bytes", "device_free_bytes", "host_kv_bytes", "weight_cache_bytes", "sequences", "prefix_device_bytes", "prefix_host_bytes", "prefix_queried_tokens", "prefix_reused_tokens", "device_graph_bytes")
     DEVICE_WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +290,7 @@ class WorkerMemory(_message.Message):
     PREFIX_HOST_BYTES_FIELD_NUMBER: _ClassVar[int]
     PREFIX_QUERIED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_REUSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_GRAPH_BYTES_FIELD_NUMBER: _ClassVar[int]
     device_weight_bytes: int
     device_kv_bytes: int
     device_free_bytes: int
@@ -300,7 +301,8 @@ class WorkerMemory(_message.Message):
     prefix_host_bytes: int
     prefix_queried_tokens: int
     prefix_reused_tokens: int
-    def __init__(self, device_weight_bytes: _Optional[int] = ..., device_kv_bytes: _Optional[int] = ..., device_free_bytes: _Optional[int] = ..., host_kv_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ..., sequences: _Optional[int] = ..., prefix_device_bytes: _Optional[int] = ..., prefix_host_bytes: _Optional[int] = ..., prefix_queried_tokens: _Optional[int] = ..., prefix_reused_tokens: _Optional[int] = ...) -> None: ...
+    device_graph_bytes: int
+    def __init__(self, device_weight_bytes: _Optional[int] = ..., device_kv_bytes: _Optional[int] = ..., device_free_bytes: _Optional[int] = ..., host_kv_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ..., sequences: _Optional[int] = ..., prefix_device_bytes: _Optional[int] = ..., prefix_host_bytes: _Optional[int] = ..., prefix_queried_tokens: _Optional[int] = ..., prefix_reused_tokens: _Optional[int] = ..., device_graph_bytes: _Optional[int] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
     __slots__ = ("engine_id", "node_id", "role", "worker_indexes", "ready", "current_model", "sequences", "turns", "switches", "tokens", "held_sequences", "estimates", "missing_worker_indexes")

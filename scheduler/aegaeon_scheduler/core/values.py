@@ -278,6 +278,8 @@ class WorkerMemory:
     #: Tokens looked up there since the worker started, and those found.
     prefix_queried_tokens: int = 0
     prefix_reused_tokens: int = 0
+    #: What recorded decode steps hold beside the pool.
+    device_graph_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,7 @@ def _usage(usage: WorkerMemory) -> cluster_pb2.WorkerMemory:
         prefix_host_bytes=usage.prefix_host_bytes,
         prefix_queried_tokens=usage.prefix_queried_tokens,
         prefix_reused_tokens=usage.prefix_reused_tokens,
+        device_graph_bytes=usage.device_graph_bytes,
     )
 
 

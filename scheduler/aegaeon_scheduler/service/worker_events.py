@@ -70,6 +70,7 @@ def _worker_memory(message: cluster_pb2.WorkerMemory) -> WorkerMemory:
         message.prefix_host_bytes,
         message.prefix_queried_tokens,
         message.prefix_reused_tokens,
+        message.device_graph_bytes,
     )
 
 

@@ -16,14 +16,14 @@ from aegaeon_worker.sampling.draw import best
 class PlainRecorder:
     """A ``GraphRecorder`` that replays by doing the same again."""
 
-    nbytes = 0
-
     def __init__(self) -> None:
-        self.recorded = 0
         self._scratch: dict[str, torch.Tensor] = {}
 
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._scratch.values())
+
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        self.recorded += 1
         return work
 
     def scratch(self, purpose: str, dtype: torch.dtype, shape: tuple[int, int]) -> torch.Tensor:

@@ -145,6 +145,9 @@ def test_steps_of_a_padded_size_are_recorded_at_their_second_use_and_kept_across
         engine.parts.thread.stop()
         models = engine.parts._driven._models
         recorded = {name: models.get(name).decode.recorded for name in ("a", "b")}  # type: ignore[union-attr]
+        usage, recorder = engine.parts.status.memory, engine.parts.execution.recorder
+        assert recorder is not None
+        assert usage.device_graph_bytes == recorder.nbytes > 0
     assert (6, True) in recorded["a"]
     assert (6, False) in recorded["b"]
     assert all(size in (1, 2, 4, 6) for keys in recorded.values() for size, _ in keys)

@@ -16,7 +16,7 @@ from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine.commands import FetchEnded
 from aegaeon_worker.engine.engine import Engine
 from aegaeon_worker.engine.events import MemoryUsage
-from aegaeon_worker.engine.execution import Execution, choose_execution
+from aegaeon_worker.engine.execution import Execution, GraphRecorder, choose_execution
 from aegaeon_worker.engine.loading import ModelPreparer
 from aegaeon_worker.engine.model_table import MakeSteps, ModelTable, Prepared, own_steps
 from aegaeon_worker.engine.packers import Packers
@@ -208,7 +208,7 @@ class WorkerParts:
         return Engine(
             models,
             memory,
-            partial(_usage, memory, self._slabs, self._cache),
+            partial(_usage, memory, self._slabs, self._cache, self.execution.recorder),
             constraints,
             execution=self.execution,
             max_batch_sequences=self._config.max_batch_sequences,
@@ -237,7 +237,9 @@ def _device_request(config: WorkerConfig) -> DeviceRequest:
     )
 
 
-def _usage(memory: MemoryManager, slabs: HostSlabs, cache: WeightCache) -> MemoryUsage:
+def _usage(
+    memory: MemoryManager, slabs: HostSlabs, cache: WeightCache, recorder: GraphRecorder | None
+) -> MemoryUsage:
     device = memory.device_usage()
     return MemoryUsage(
         device_weight_bytes=device.weights,
@@ -247,6 +249,7 @@ def _usage(memory: MemoryManager, slabs: HostSlabs, cache: WeightCache) -> Memor
         weight_cache_bytes=cache.used_nbytes,
         sequences=memory.num_sequences,
         prefix=memory.prefix_use,
+        device_graph_bytes=0 if recorder is None else recorder.nbytes,
     )
 
 

@@ -157,6 +157,8 @@ class MemoryUsage:
     sequences: int
     prefix: PrefixUse
     """KV of common prefixes; what is kept of it is part of the free bytes."""
+    device_graph_bytes: int = 0
+    """What recorded decode steps hold, outside the pool."""
 
 
 @dataclass(frozen=True)

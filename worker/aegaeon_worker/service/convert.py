@@ -94,6 +94,7 @@ def memory_to_pb(usage: events.MemoryUsage) -> cluster_pb2.WorkerMemory:
         prefix_host_bytes=usage.prefix.host_bytes,
         prefix_queried_tokens=usage.prefix.queried_tokens,
         prefix_reused_tokens=usage.prefix.reused_tokens,
+        device_graph_bytes=usage.device_graph_bytes,
     )
 
 

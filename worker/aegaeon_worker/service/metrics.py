@@ -80,6 +80,7 @@ class WorkerMetrics:
             ("weights", memory.device_weight_bytes),
             ("kv", memory.device_kv_bytes),
             ("free", memory.device_free_bytes),
+            ("graphs", memory.device_graph_bytes),
         ):
             self._device_memory.labels(name, use).set(nbytes)
         for use, nbytes in (
@@ -157,7 +158,9 @@ class WorkerMetrics:
         self._load_seconds = histogram("load_seconds", "Packing or finding models.", _LOAD_BUCKETS)
 
     def _make_gauges(self) -> None:
-        self._device_memory = self._gauge("device_memory_bytes", "The device's pool.", "use")
+        self._device_memory = self._gauge(
+            "device_memory_bytes", "The device's pool, and what graphs hold beside it.", "use"
+        )
         self._host_memory = self._gauge("host_memory_bytes", "Shared memory in use.", "use")
         self._prefix_memory = self._gauge(
             "prefix_cache_bytes", "KV kept for common beginnings.", "place"
