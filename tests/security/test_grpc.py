@@ -15,6 +15,7 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from aegaeon.cli.app import main
 from aegaeon.client.connection import Connection
 from aegaeon.client.session import Session
 from aegaeon.errors import (
@@ -232,6 +233,32 @@ async def test_health_needs_no_key(start: Start, tmp_path: Path) -> None:
         health = health_pb2_grpc.HealthStub(channel)
         answer = await health.Check(health_pb2.HealthCheckRequest())
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_probe_speaks_tls_and_tells_by_its_exit_status(
+    start: Start,
+    authority: Authority,
+    server_pair: Certificate,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keys = tmp_path / "keys.json"
+    make_text(keys, Scope.ADMIN)
+    address = await start(tls(authority, server_pair, keys_file=keys))
+
+    async def probe(*arguments: str) -> int:
+        return await asyncio.to_thread(main, ["probe", address, *arguments])
+
+    assert await probe("--timeout-s", "1") == 1
+    for name, file in (("CA", authority.ca), ("CERT", server_pair.cert), ("KEY", server_pair.key)):
+        monkeypatch.setenv(f"AEGAEON_TLS_{name}", str(file))
+    capsys.readouterr()
+    assert await probe() == 0
+    assert capsys.readouterr().out == "SERVING\n"
+    # There is no engine, so nobody gets tokens.
+    assert await probe("--service", "aegaeon.v1.InferenceService") == 1
+    assert "NOT_SERVING" in capsys.readouterr().err
 
 
 async def test_a_session_is_refused_before_its_first_message(start: Start, tmp_path: Path) -> None:
