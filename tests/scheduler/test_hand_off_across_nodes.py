@@ -6,6 +6,7 @@ import pytest
 
 from aegaeon_scheduler.core import commands, events, requests
 from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.links import Link, Links
 from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import EngineRole, FinishReason
@@ -108,11 +109,21 @@ def test_what_came_is_in_the_link_s_books() -> None:
     apart.finish(sequence)
     [(source, found, link)] = apart.state.links.used()
     assert (source, found) == ("n0", target)
-    assert (link.transfers, link.time_ns, link.interruptions) == (1, MS, 0)
-    assert link.bytes_per_s == pytest.approx(link.num_bytes / MS * 1e9)
-    apart.state.links.reset()
-    assert (link.transfers, link.num_bytes) == (0, 0)
-    assert link.bytes_per_s > 0
+    assert (link.transfers, link.num_bytes, link.time_ns) == (1, 1_000, MS)
+    assert link.interruptions == 0
+
+
+def test_the_pace_of_a_link_is_that_of_large_transfers_and_survives_a_reset() -> None:
+    link = Links().between("n0", "n1")
+    link.measured(1_000, 1_000 * MS)
+    assert link.bytes_per_s == 0
+    assert link.expected_ns(1_000_000_000, 0) == pytest.approx(1_001 * MS)
+    link.measured(10_000_000, 5 * MS)
+    assert link.bytes_per_s == pytest.approx(2e9)
+    assert link.expected_ns(1_000_000_000, 0) == pytest.approx(501 * MS)
+    link.reset()
+    assert (link.transfers, link.num_bytes, link.time_ns) == (0, 0, 0)
+    assert link.bytes_per_s == pytest.approx(2e9)
 
 
 @pytest.mark.parametrize("lost", ["source", "target"])
@@ -177,10 +188,15 @@ def test_a_paused_reader_s_sequence_waits_for_both() -> None:
     apart.finish(sequence)
 
 
+def slow_down(link: Link, ms_per_byte: int) -> None:
+    """What a link carries from now on takes so long; a fake's KV has a byte."""
+    link.measured(1 << 20, (1 << 20) * ms_per_byte * MS)
+
+
 def test_the_faster_of_two_links_is_taken() -> None:
     apart = Apart(APART[:2] + APART[3:])
-    apart.state.links.between("n0", "n1").measured(1_000, 1_000 * MS)
-    apart.state.links.between("n0", "n2").measured(1_000_000, MS)
+    slow_down(apart.state.links.between("n0", "n1"), 1_000)
+    slow_down(apart.state.links.between("n0", "n2"), 10)
     for _ in range(3):
         sequence = apart.handed_off()
         assert sequence.engine_id == "n2/0"
@@ -190,7 +206,6 @@ def test_the_faster_of_two_links_is_taken() -> None:
 def test_a_link_that_broke_is_avoided_for_a_while() -> None:
     apart = Apart(APART[:2] + APART[3:])
     link = apart.state.links.between("n0", "n1")
-    link.measured(1_000_000, MS)
     link.interrupted(1, apart.world.now_ns)
     sequence = apart.handed_off()
     assert sequence.engine_id == "n2/0"
@@ -206,7 +221,7 @@ def test_kv_stays_on_its_node_unless_another_one_would_be_sooner(
     transfer_ms: int, engine: str
 ) -> None:
     apart = Apart(NEAR)
-    apart.state.links.between("n0", "n1").measured(1, transfer_ms * MS)
+    slow_down(apart.state.links.between("n0", "n1"), transfer_ms)
     near = apart.handed_off(count=400)
     assert near.engine_id == "n0/1"
     apart.run(apart.engines[1], 3)

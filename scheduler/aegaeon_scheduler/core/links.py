@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 _FIRST_BYTES_PER_S = 1.0e9
 #: Cost of a transfer however small it is.
 _SETUP_NS = 1_000_000
+#: Smaller transfers say nothing of the pace of larger ones.
+_TELLING_BYTES = 1 << 20
 #: What a transfer counts for when the next one has been measured.
 _KEPT = 0.8
 #: A link on which a transfer broke off is avoided for so long, where there is another way.
@@ -34,14 +36,14 @@ class Link:
     interruptions: int = 0
     num_bytes: int = 0
     time_ns: int = 0
-    #: Of the latest transfers, the older the less.
+    #: Of the latest large transfers, the older the less.
     _recent_bytes: float = 0.0
     _recent_ns: float = 0.0
     _avoid_until_ns: int = 0
 
     @property
     def bytes_per_s(self) -> float:
-        """Of the latest transfers; 0 before the first."""
+        """Of the latest transfers of at least 1 MiB; 0 before the first."""
         return self._recent_bytes / self._recent_ns * 1e9 if self._recent_ns else 0.0
 
     def measured(self, num_bytes: int, time_ns: int) -> None:
@@ -49,8 +51,9 @@ class Link:
         self.transfers += 1
         self.num_bytes += num_bytes
         self.time_ns += time_ns
-        self._recent_bytes = _KEPT * self._recent_bytes + num_bytes
-        self._recent_ns = _KEPT * self._recent_ns + time_ns
+        if num_bytes >= _TELLING_BYTES:
+            self._recent_bytes = _KEPT * self._recent_bytes + num_bytes
+            self._recent_ns = _KEPT * self._recent_ns + time_ns
 
     def interrupted(self, times: int, now_ns: int) -> None:
         """A transfer broke off."""
