@@ -18,7 +18,7 @@ from aegaeon_worker.engine import commands, events
 from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.engine.execution import Execution, choose_execution
 from aegaeon_worker.engine.model_spec import ModelSpec
-from aegaeon_worker.engine.step_plan import StepLimits
+from aegaeon_worker.engine.prefill_pace import StepLimits
 from aegaeon_worker.sampling.parameters import SamplingParameters
 
 _TIMEOUT_S = 120.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from aegaeon.model_spec import ModelSpec
-from aegaeon_worker.engine.step_plan import StepLimits
+from aegaeon_worker.engine.prefill_pace import StepLimits
 from aegaeon_worker.sampling.parameters import SamplingParameters
 from benchmarks.gpu_driver import GIB, EngineDriver, TurnLog
 from benchmarks.gpu_models import RandomModel, qwen3_config, random_tokens

@@ -60,7 +60,7 @@ class AddSequences(_message.Message):
     def __init__(self, sequences: _Optional[_Iterable[_Union[SequenceSpec, _Mapping]]] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("handle", "model", "prompt_token_ids", "generated_token_ids", "stop", "kv", "sampling", "no_prefix_caching", "cache_salt", "label", "trace_parent")
+    __slots__ = ("handle", "model", "prompt_token_ids", "generated_token_ids", "stop", "kv", "sampling", "no_prefix_caching", "cache_salt", "label", "trace_parent", "tpot_ns")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class SequenceSpec(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     TRACE_PARENT_FIELD_NUMBER: _ClassVar[int]
+    TPOT_NS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     model: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -83,7 +84,8 @@ class SequenceSpec(_message.Message):
     cache_salt: str
     label: str
     trace_parent: str
-    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParameters, _Mapping]] = ..., no_prefix_caching: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., label: _Optional[str] = ..., trace_parent: _Optional[str] = ...) -> None: ...
+    tpot_ns: int
+    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParameters, _Mapping]] = ..., no_prefix_caching: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., label: _Optional[str] = ..., trace_parent: _Optional[str] = ..., tpot_ns: _Optional[int] = ...) -> None: ...
 
 class KvPlace(_message.Message):
     __slots__ = ("num_tokens", "block_bytes", "runs", "address", "pieces")

@@ -51,6 +51,7 @@ class AddSequence:
     prefix: PrefixSharing = COMMON
     label: str = ""
     trace_parent: str = ""
+    tpot_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

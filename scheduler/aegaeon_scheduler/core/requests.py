@@ -88,6 +88,7 @@ def assign(
             sequence.prefix,
             sequence.label,
             sequence.trace_parent,
+            sequence.slo.tpot_ns,
         )
     )
     _publish(state, sequence, change)

@@ -71,6 +71,7 @@ def _sequence_spec(command: commands.AddSequence) -> worker_pb2.SequenceSpec:
         cache_salt=command.prefix.salt,
         label=command.label,
         trace_parent=command.trace_parent,
+        tpot_ns=command.tpot_ns,
     )
 
 

@@ -8,7 +8,7 @@ import torch
 
 from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine.execution import Execution, HostWatch
-from aegaeon_worker.engine.step_plan import StepLimits
+from aegaeon_worker.engine.prefill_pace import StepLimits
 from aegaeon_worker.models.interface import DecodeRows, DecodeStep, ServedModel, StepInput
 from aegaeon_worker.sampling.draw import best
 

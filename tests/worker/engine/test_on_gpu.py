@@ -12,7 +12,7 @@ from aegaeon_worker.device.calibration import measure_speed
 from aegaeon_worker.engine import events
 from aegaeon_worker.engine.cuda_execution import CudaWatch
 from aegaeon_worker.engine.execution import Execution
-from aegaeon_worker.engine.step_plan import StepLimits
+from aegaeon_worker.engine.prefill_pace import StepLimits
 from aegaeon_worker.sampling.parameters import SamplingParameters
 from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.reference import reference_tokens

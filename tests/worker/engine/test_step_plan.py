@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from aegaeon_worker.engine.commands import SequenceSpec, StopConditions
 from aegaeon_worker.engine.events import FinishReason
+from aegaeon_worker.engine.prefill_pace import PrefillPace, StepLimits
 from aegaeon_worker.engine.sampler import Choice, choose_tokens
 from aegaeon_worker.engine.sequence import Sequence
-from aegaeon_worker.engine.step_plan import StepLimits, build_input, plan_step
+from aegaeon_worker.engine.step_plan import build_input, plan_step
 
 
 def make_sequence(
@@ -46,7 +47,7 @@ def test_every_decoding_sequence_steps_and_prefill_stays_within_its_budget(
     sizes: list[tuple[int, int]], prefill: int, mixed: int
 ) -> None:
     running = [make_sequence(size, min(done, size - 1)) for size, done in sizes]
-    chunks = plan_step(running, StepLimits(prefill, mixed))
+    chunks = plan_step(running, PrefillPace(StepLimits(prefill, mixed)))
     decoding = [sequence for sequence in running if sequence.num_pending == 1]
     assert [chunk.sequence for chunk in chunks[: len(decoding)]] == decoding
     budget = mixed if decoding else prefill
@@ -61,7 +62,7 @@ def test_every_decoding_sequence_steps_and_prefill_stays_within_its_budget(
 def test_input_packs_chunks_and_asks_for_logits_only_where_a_token_follows() -> None:
     decode = make_sequence(17, 16)
     partial = make_sequence(40, 3)
-    chunks = plan_step([partial, decode], StepLimits(mixed_prefill_tokens=5))
+    chunks = plan_step([partial, decode], PrefillPace(StepLimits(mixed_prefill_tokens=5)))
     step = build_input(chunks, [[7, 9], [3]], torch.empty(10, 1, 2, 16, 1, 2))
     assert step.token_ids.tolist() == [16, 3, 4, 5, 6, 7]
     assert step.positions.tolist() == [16, 3, 4, 5, 6, 7]

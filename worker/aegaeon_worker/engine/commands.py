@@ -38,6 +38,7 @@ class SequenceSpec:
     token is taken. With ``prefix_caching`` it may share KV with sequences of the same
     ``cache_salt`` that begin with the same tokens. ``label`` is the caller's, for the log, and
     ``trace_parent`` of the caller's span.
+    ``tpot_ns`` is the time per further token that it was promised; 0 is not known.
     """
 
     handle: int
@@ -51,6 +52,7 @@ class SequenceSpec:
     cache_salt: str = ""
     label: str = ""
     trace_parent: str = ""
+    tpot_ns: int = 0
 
 
 @dataclass(frozen=True)

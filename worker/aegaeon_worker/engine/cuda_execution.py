@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from aegaeon_worker.engine.execution import Execution
-from aegaeon_worker.engine.step_plan import StepLimits
+from aegaeon_worker.engine.prefill_pace import StepLimits
 
 #: A pass over a prompt gains nothing from more tokens; as many take about 0.2 s with eight billion
 #: parameters on an H200. Beside decoding sequences, 512 are what keeps the matrix units busy.

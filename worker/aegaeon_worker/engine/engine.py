@@ -187,6 +187,7 @@ class Engine:
         for result in results:
             if self._tell_started(turn):
                 result.batch.step_time_ns = 0  # it has waited for copies
+            runner.observe(result.batch)
             if result.batch.handles or result.batch.prefill_tokens:
                 self._publish(result.batch)
             for handle in ended(result.batch):

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from aegaeon_worker.device.interface import Device
-from aegaeon_worker.engine.step_plan import StepLimits
+from aegaeon_worker.engine.prefill_pace import StepLimits
 
 
 class Watch(Protocol):

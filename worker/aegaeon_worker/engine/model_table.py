@@ -24,6 +24,7 @@ from aegaeon_worker.engine.execution import Execution, GraphRecorder
 from aegaeon_worker.engine.loading import ModelPreparer, PreparedModel
 from aegaeon_worker.engine.model_spec import ModelSpec
 from aegaeon_worker.engine.packers import Packers
+from aegaeon_worker.engine.prefill_pace import PrefillPace
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.kv.model_memory import ModelMemory
 from aegaeon_worker.models.interface import ServedModel
@@ -62,6 +63,7 @@ class InstalledModel:
     memory: ModelMemory
     decode: DecodeSteps | None
     """Recorded decode steps, where model and device have them."""
+    pace: PrefillPace
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,9 @@ class ModelTable:
             outcome.weights.release()
         loaded = LoadedModel(prepared.spec, outcome.facts)
         decode = self._decode_steps(outcome.served, model)
-        self._installed[name] = InstalledModel(loaded, outcome.served, model, decode)
+        self._installed[name] = InstalledModel(
+            loaded, outcome.served, model, decode, PrefillPace(self._execution.limits)
+        )
         publish(ModelLoaded(loaded, outcome.reused, prepared.load_time_ns))
 
     def unload(self, name: str, publish: Publish) -> None:

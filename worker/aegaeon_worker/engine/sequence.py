@@ -26,7 +26,7 @@ class Sequence:
 
     __slots__ = (
         "_counts", "handle", "label", "model", "num_computed", "num_prompt", "num_under_way",
-        "sampling", "stop", "text", "tokens",
+        "sampling", "stop", "text", "tokens", "tpot_ns",
     )  # fmt: skip
 
     def __init__(self, spec: SequenceSpec, text: Future[TextState] | None = None) -> None:
@@ -35,6 +35,8 @@ class Sequence:
         #: The caller's, for the log.
         self.label = spec.label
         self.stop = spec.stop
+        #: Time per further token that it was promised, in ns; 0 is not known.
+        self.tpot_ns = spec.tpot_ns
         #: None takes the best token.
         self.sampling = spec.sampling
         #: Where its text has to go, once that is compiled; None is anywhere. It cannot run before.

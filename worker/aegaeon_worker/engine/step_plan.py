@@ -9,20 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from aegaeon_worker.device.host_link import upload
+from aegaeon_worker.engine.prefill_pace import PrefillPace
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.models.interface import StepInput
-
-
-@dataclass(frozen=True)
-class StepLimits:
-    """Bounds of one step, in tokens.
-
-    A prefill chunk beside decoding sequences is kept shorter, because every one of them waits for
-    it; without them a longer chunk makes better use of the device.
-    """
-
-    prefill_tokens: int = 512
-    mixed_prefill_tokens: int = 128
 
 
 @dataclass(frozen=True)
@@ -49,13 +38,15 @@ class StepTokens:
     rows: Mapping[Sequence, int]
 
 
-def plan_step(running: Seq[Sequence], limits: StepLimits) -> list[Chunk]:
+def plan_step(running: Seq[Sequence], pace: PrefillPace) -> list[Chunk]:
     """All decoding sequences, then prefills in order until the token budget is used up.
 
     A sequence that lost its KV with a token under way waits until that is known.
     """
     decoding = [Chunk(sequence, 1) for sequence in running if sequence.num_pending == 1]
-    budget = limits.mixed_prefill_tokens if decoding else limits.prefill_tokens
+    budget = pace.limits.prefill_tokens
+    if decoding:
+        budget = pace.mixed_tokens(min(chunk.sequence.tpot_ns for chunk in decoding))
     chunks = decoding
     for sequence in running:
         if sequence.num_pending > 1 and not sequence.num_under_way and budget > 0:

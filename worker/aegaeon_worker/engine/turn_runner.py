@@ -82,6 +82,10 @@ class TurnRunner:
             return now_ns
         return max(now_ns, self._ended_ns + self._last_ns)
 
+    def observe(self, step: StepBatch) -> None:
+        """Learn from a step's time how much of a prompt fits beside decoding sequences."""
+        self._model.pace.observe(step)
+
     def step(self, members: Seq[Sequence]) -> list[StepResult]:
         """Issue one pass over the members that fit, and take in the oldest step if it is due.
 
@@ -93,7 +97,7 @@ class TurnRunner:
         refused = StepResult(StepBatch(self._turn.turn_id))
         ready = compiled(members, refused.failed)
         running = self._fit([s for s in ready if not self._is_due(s)], refused)
-        chunks = plan_step(running, self._execution.limits)
+        chunks = plan_step(running, self._model.pace)
         results = [refused] if refused.failed else []
         if not chunks:
             return results + self._take_in()

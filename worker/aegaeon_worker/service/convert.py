@@ -168,6 +168,7 @@ def _sequence_from_pb(spec: worker_pb2.SequenceSpec) -> commands.SequenceSpec:
         cache_salt=spec.cache_salt,
         label=spec.label,
         trace_parent=spec.trace_parent,
+        tpot_ns=spec.tpot_ns,
     )
 
 

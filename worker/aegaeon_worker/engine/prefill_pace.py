@@ -1,0 +1,59 @@
+"""How many prompt tokens a step may compute beside decoding sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aegaeon_worker.engine.events import StepBatch
+
+#: Weight of the newest measurement: the speed of the last dozen steps.
+_NEWEST = 1 / 8
+#: Share of the time per token that a step may take; the rest is for what is not measured here.
+_STEP_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class StepLimits:
+    """Bounds of one step, in tokens.
+
+    A prefill chunk beside decoding sequences is kept shorter, because every one of them waits for
+    it: as long as their time per token allows, and ``mixed_prefill_tokens`` at least, so that
+    prompts get on.
+    """
+
+    prefill_tokens: int = 512
+    mixed_prefill_tokens: int = 128
+
+
+@dataclass
+class PrefillPace:
+    """Measured times of one model's steps, in ns; they follow the speed of the device."""
+
+    limits: StepLimits
+    _decode_ns: float = field(default=0.0, init=False)
+    _token_ns: float = field(default=0.0, init=False)
+
+    def observe(self, step: StepBatch) -> None:
+        """Learn from a step, unless its time is not known."""
+        if not step.step_time_ns:
+            return
+        if step.prefill_tokens:
+            # The decoding half of the step; at most half of it, should that estimate be too high.
+            decode_ns = min(self._decode_ns, step.step_time_ns / 2) if step.decode_sequences else 0
+            token_ns = (step.step_time_ns - decode_ns) / step.prefill_tokens
+            self._token_ns = _moved(self._token_ns, token_ns)
+        elif step.decode_sequences:
+            self._decode_ns = _moved(self._decode_ns, step.step_time_ns)
+
+    def mixed_tokens(self, tpot_ns: int) -> int:
+        """Prompt tokens for a step beside sequences that were promised ``tpot_ns`` per token;
+        0 is not known."""
+        most, fewest = self.limits.prefill_tokens, self.limits.mixed_prefill_tokens
+        if not tpot_ns or not self._token_ns:
+            return fewest
+        spare_ns = _STEP_SHARE * tpot_ns - self._decode_ns
+        return max(fewest, min(most, int(spare_ns / self._token_ns)))
+
+
+def _moved(old: float, new: float) -> float:
+    return new if not old else old + (new - old) * _NEWEST
