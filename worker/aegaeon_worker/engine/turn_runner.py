@@ -15,6 +15,7 @@ from aegaeon_worker.engine.issued_step import IssuedStep
 from aegaeon_worker.engine.model_table import InstalledModel
 from aegaeon_worker.engine.request_log import log_failure
 from aegaeon_worker.engine.sequence import Sequence
+from aegaeon_worker.engine.sharing import without_repetition
 from aegaeon_worker.engine.step_issuer import issue_step
 from aegaeon_worker.engine.step_plan import Chunk, plan_step
 from aegaeon_worker.engine.turn import Turn
@@ -139,7 +140,7 @@ class TurnRunner:
                 # The truth is in memory: less than computed if the sequence lost its KV.
                 sequence.num_computed = self._memory.stored_tokens(sequence.handle)
                 running.append(sequence)
-        return running
+        return without_repetition(running, self._memory.next_key)
 
     def _issue(self, chunks: Seq[Chunk], before: IssuedStep | None, watch: Watch) -> None:
         """Issue a pass and bring the books to where the device will be after it."""

@@ -163,6 +163,10 @@ class MemoryManager:
         """Tokens whose KV exists, on the device or the host; the others are to be computed."""
         return self._table[sequence].kv.num_tokens
 
+    def next_key(self, sequence: int) -> bytes | None:
+        """Equal for sequences that would compute the same block next; none if nobody else can."""
+        return self._table[sequence].kv.next_key
+
     def activate(self, name: str, wants: Sequence[tuple[int, int]]) -> list[int]:
         """Begin a turn: weights on the device, and KV of as many leading ``wants`` as fit.
 

@@ -64,6 +64,13 @@ class SequenceKv:
         return known and room >= num_tokens and room >= self.num_tokens and not self.comes
 
     @property
+    def next_key(self) -> bytes | None:
+        """Names the next block to compute, if others can use it as a part of their prompts."""
+        if self.keys is None or self.num_full >= self.keys.num_reusable or self.comes:
+            return None
+        return None if self.num_tokens % BLOCK_TOKENS else self.keys[self.num_full]
+
+    @property
     def clean(self) -> bool:
         """Whether the host copy is complete, so that the device copy may go without a copy."""
         return self.saved_tokens == self.num_tokens
