@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from aegaeon.cli import cluster_options as options
+from aegaeon.errors import ConfigError
 
 if TYPE_CHECKING:
     from aegaeon.instances.records import InstanceRecord
@@ -68,6 +69,8 @@ def start(
     )
     nodes, policies = choose_nodes(config, models or [], sizes)
     gateway = GatewayPlan(host, port, keys_file, https_cert, https_key, https_client_ca)
+    if no_gateway and gateway != GatewayPlan():
+        raise ConfigError("--no-gateway: the gateway's options have no effect without it")
     plan = InstancePlan(
         instance=instance_name(instance),
         nodes=tuple(nodes),

@@ -181,6 +181,7 @@ def test_wrong_use_is_told_before_anything_starts(
         cases = {
             f"start --port {port} --instance other": "the gateway cannot listen on 127.0.0.1:",
             "start --instance a/b": "instance name 'a/b'",
+            "start --no-gateway --keys-file x": "--no-gateway: the gateway's options",
             "start =x": "model '=x': expected NAME=FOLDER",
             "start nowhere=/nowhere": "model 'nowhere': its path /nowhere is not a folder",
             "start --workers 1 --prefill-workers 1": "--workers excludes --prefill-workers",
