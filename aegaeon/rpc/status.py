@@ -63,7 +63,8 @@ _BARE_CODES: dict[grpc.StatusCode, ErrorReason] = {
     grpc.StatusCode.UNAVAILABLE: ErrorReason.WORKER_LOST,
     grpc.StatusCode.RESOURCE_EXHAUSTED: ErrorReason.QUEUE_FULL,
     grpc.StatusCode.DEADLINE_EXCEEDED: ErrorReason.DEADLINE_EXCEEDED,
-    grpc.StatusCode.CANCELLED: ErrorReason.CANCELLED,
+    # By the other end, which stops: who cancels a call itself is told by asyncio.
+    grpc.StatusCode.CANCELLED: ErrorReason.SHUTTING_DOWN,
     grpc.StatusCode.UNAUTHENTICATED: ErrorReason.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED: ErrorReason.PERMISSION_DENIED,
 }
