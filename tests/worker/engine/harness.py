@@ -87,8 +87,7 @@ class EngineHarness:
     def __enter__(self) -> Self:
         self.parts = WorkerParts(self.config, self._carry, self.choose)
         self.parts.start()
-        self.send(commands.Attach(self._inbox.put))
-        self.wait_for(events.Ready)
+        self.attach()
         return self
 
     def __exit__(
@@ -98,6 +97,11 @@ class EngineHarness:
         trace: TracebackType | None,
     ) -> None:
         self.parts.close()
+
+    def attach(self) -> None:
+        """Open a command stream."""
+        self.send(commands.Attach(self._inbox.put))
+        self.wait_for(events.Ready)
 
     def send(self, command: commands.Command) -> None:
         self.parts.thread.submit(command)

@@ -67,6 +67,14 @@ def test_a_block_is_freed_once_and_only_by_its_owner(slabs: HostSlabs) -> None:
         slabs.give_back([HostBlock(2, 0)])
 
 
+def test_what_is_left_of_users_that_are_gone_is_freed_at_once(slabs: HostSlabs) -> None:
+    slabs.take(512, 3)
+    slabs.publish(slabs.take(1024, 2), content=7)
+    slabs.give_back_all()
+    assert (slabs.owned, slabs.audit()) == (frozenset(), {})
+    slabs.give_back_all()
+
+
 def test_workers_of_a_node_share_the_slabs(slabs: HostSlabs, tmp_path: Path) -> None:
     other = HostSlabs(tmp_path, 3, SLAB)
     mine = slabs.take(SLAB, 2)

@@ -20,6 +20,8 @@ from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.models.interface import DecodeRows, DecodeStep
 from aegaeon_worker.models.native.model import NativeModel
 from aegaeon_worker.parallel.communicator import Communicator
+from aegaeon_worker.parallel.errors import GroupBroken
+from aegaeon_worker.parallel.followers import Followers
 from aegaeon_worker.sampling.parameters import SamplingParameters
 from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.pace import one_ahead, plain_decode_step
@@ -199,3 +201,29 @@ def test_ranks_go_on_from_tokens_that_the_first_has_drawn(
             assert [engine.tokens(handle) for handle in greedy] == expected["llama"]
             outputs.append([engine.tokens(handle) for handle in others])
     assert outputs[0] == outputs[1]
+
+
+def test_a_group_that_breaks_in_the_middle_of_a_copy_leaves_nothing_behind(
+    shm_dir: Path, checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler is told, the ranks find together again, and serve as before."""
+    sizes = {"device_memory_bytes": 6 * MIB, "cpu_slab_bytes": 1 * MIB}
+    with RankedHarness(shm_dir, 2, **sizes) as engine:
+        for path in checkpoints.values():
+            engine.load(path)
+        before = engine.generate("llama", PROMPTS, NEW_TOKENS)
+        # What these prompts leave goes to the host, and is found there by those that begin alike.
+        engine.generate("gemma3_text", [[5]], 4)
+        with monkeypatch.context() as patch:
+            patch.setattr(Followers, "wait", lose_a_rank)
+            engine.turn("llama", [engine.add("llama", PROMPTS[-1], 4)])
+            lost = engine.wait_for(events.GroupLost)
+        assert "lost in the middle" in str(lost.error)
+        engine.attach()
+        assert engine.parts._slabs.owned == frozenset()
+        engine.load(checkpoints["llama"])
+        assert engine.generate("llama", PROMPTS, NEW_TOKENS) == before
+
+
+def lose_a_rank(*_: object) -> None:
+    raise GroupBroken("lost in the middle")

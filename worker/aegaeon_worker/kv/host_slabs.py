@@ -158,6 +158,10 @@ class HostSlabs:
             if not slab.kept:
                 del self._left[number]
 
+    def give_back_all(self) -> None:
+        """Free whatever is in use still: those who used it are gone."""
+        self.give_back([HostBlock(n, index) for n, s in self._slabs.items() for index in s.used])
+
     def view(self, first: HostBlock, count: int, block_nbytes: int) -> torch.Tensor:
         """The bytes of ``count`` consecutive blocks, uint8; to be read only in others' slabs."""
         start = first.slab * self.slab_nbytes + first.index * block_nbytes

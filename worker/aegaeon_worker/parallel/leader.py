@@ -206,10 +206,11 @@ class LeadingEngine:
             group.followers.close()
             for prepared, _ in group.preparing.values():
                 _discard(prepared)
-            # Whatever a rank's loss has left half done, memory is given back by its ledgers.
             with contextlib.suppress(GroupBroken):
                 group.engine.close()
             del group
+            # What the loss of a rank has left half done may be in no sequence's books.
+            self._slabs.give_back_all()
         self._communicator.disconnect()
 
     # Models
