@@ -78,5 +78,5 @@ async def test_an_address_that_cannot_be_had_is_named(registry: CollectorRegistr
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"metrics cannot be served on {listen}: "):
             await server.start(listen)
-    with pytest.raises(ConfigError, match="metrics cannot be served on 127.0.0.1:x: "):
+    with pytest.raises(ConfigError, match=r"metrics cannot be served on 127\.0\.0\.1:x: "):
         await server.start("127.0.0.1:x")
