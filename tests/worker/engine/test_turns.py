@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from aegaeon.errors import AegaeonError, ErrorReason
+from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine import commands, events, turn_runner
 from aegaeon_worker.engine.events import FinishReason, TurnEndReason
+from aegaeon_worker.engine.execution import Execution
+from aegaeon_worker.engine.prefill_pace import StepLimits
 from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.reference import reference_tokens
 from tests.worker.models.tiny import VOCAB_SIZE, make_checkpoint
@@ -111,6 +114,31 @@ def test_sequences_that_lose_their_kv_are_computed_again_without_changing_a_toke
             check(engine, case, members[case.name])
         ended = [event for event in engine.log if isinstance(event, events.TurnEnded)]
         assert sum(event.recomputed_sequences for event in ended) > 0
+
+
+def test_prompts_of_many_steps_end_although_every_turn_is_short_and_loses_their_kv(
+    cases: list[Case], shm_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = EngineHarness.choose
+
+    def with_short_steps(device: Device) -> Execution:
+        return replace(choose(device), limits=StepLimits(32, 16))
+
+    monkeypatch.setattr(EngineHarness, "choose", staticmethod(with_short_steps))
+    with EngineHarness(
+        shm_dir,
+        device_memory_bytes=8 * MIB,
+        cpu_num_slabs=1,
+        cpu_slab_bytes=12_288,  # one block: no KV of theirs can be kept
+    ) as engine:
+        members = {}
+        for case in cases[:2]:
+            engine.load(case.path)
+            members[case.name] = [engine.add(case.name, case.prompts[-1], 4)]
+        turns = engine.alternate(members, quota_ns=1)
+        for case in cases[:2]:
+            assert engine.tokens(members[case.name][0]) == case.expected[-1][:4]
+    assert turns <= 2 * 6, "a turn was spent without a token"
 
 
 def test_a_batch_that_outgrows_the_device_gives_way_and_still_ends_right(

@@ -20,6 +20,7 @@ from aegaeon_worker.engine.events import (
     TurnEndReason,
 )
 from aegaeon_worker.engine.execution import Execution
+from aegaeon_worker.engine.lost_kv import LostKv
 from aegaeon_worker.engine.model_table import InstalledModel, ModelTable, Prepared
 from aegaeon_worker.engine.preparation import prepare_following
 from aegaeon_worker.engine.request_log import log_failure
@@ -59,6 +60,7 @@ class Engine:
         self._sequences: dict[int, Sequence] = {}
         self._turns = TurnQueue()
         self._runner: TurnRunner | None = None
+        self._lost = LostKv()
         self._start: TurnStart | None = None
         self._publish: Callable[[Event], None] = _discard
         self._idle_since_ns = 0
@@ -114,6 +116,7 @@ class Engine:
         members = self._members(turn)
         runner = self._runner
         over = runner is not None and turn.is_over_quota(runner.free_at_ns(time.perf_counter_ns()))
+        over = over and not self._lost.owes()
         if self._start is not None:
             # The first step may wait for copies. That is not its time, so it goes alone.
             over = runner is not None and runner.awaited
@@ -178,6 +181,7 @@ class Engine:
             else:
                 break
         self._take_lost(turn)
+        self._lost.begin_turn(self._members(turn))
 
     def _step_turn(self, turn: Turn, runner: TurnRunner, members: list[Sequence]) -> None:
         if turn.first_step_ns is None:
@@ -190,6 +194,7 @@ class Engine:
             runner.observe(result.batch)
             if result.batch.handles or result.batch.prefill_tokens:
                 self._publish(result.batch)
+            self._lost.settle(result.batch.handles)
             for handle in ended(result.batch):
                 self._forget(handle)
             self._fail(result.failed)
@@ -214,7 +219,9 @@ class Engine:
 
     def _take_lost(self, turn: Turn) -> None:
         """Count the sequences that lost their KV; they start over when they are next in a step."""
-        turn.recomputed += len(self._memory.take_lost())
+        lost = self._memory.take_lost()
+        turn.recomputed += len(lost)
+        self._lost.add(lost)
 
     # Sequences
 
@@ -273,11 +280,13 @@ class Engine:
 
     def _forget(self, handle: int, *, sound: bool = True) -> None:
         self._sequences.pop(handle, None)  # none: it was about to be handed off
+        self._lost.settle([handle])
         self._memory.free(handle, sound=sound)
 
     def _attach(self, publish: Callable[[Event], None] | None) -> None:
         self._turns.clear()
         self._runner = self._start = None
+        self._lost = LostKv()
         self._sequences.clear()
         self._memory.free_all()
         self._publish = publish or _discard
