@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -17,6 +18,8 @@ from tests.chaos.rounds import ROUNDS_PER_CLUSTER, Outcome, RoundFailedError, ca
 
 def main() -> int:
     options = _options()
+    # Leave as after Ctrl-C, with nothing left in shared memory.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     outcomes: list[Outcome] = []
     start = time.monotonic()
     print(f"seed {options.seed}", flush=True)
