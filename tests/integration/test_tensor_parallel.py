@@ -25,8 +25,8 @@ PROMPTS = prompts(4)
 SAMPLED = SamplingParams(temperature=0.8, top_k=4, seed=77)
 REAL_PROMPTS = [[504, 3575, 282, 4649, 314], [18, 2683, 905]]
 REAL_TOKENS = 4
-#: A silent rank is given up after this time; on a machine that other tests keep busy, one that is well
-#: may be silent for some seconds.
+#: A silent rank is given up after this time. Where other tests keep the machine busy, one that is
+#: well may be silent for some seconds.
 RANK_TIMEOUT_S = 8.0
 
 Outputs = list[list[StepOutput] | AegaeonError]
