@@ -159,7 +159,6 @@ STOP = {"max_new_tokens": 4}
         ({"prompt_token_ids": []}, grpc.StatusCode.INVALID_ARGUMENT, "EMPTY_PROMPT"),
         ({"prompt_token_ids": [512]}, grpc.StatusCode.INVALID_ARGUMENT, "TOKEN_OUT_OF_VOCABULARY"),
         ({"prompt_token_ids": [5] * 1024}, grpc.StatusCode.INVALID_ARGUMENT, "PROMPT_TOO_LONG"),
-        ({"stop": {}}, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"),
         (
             {"stop": {"max_new_tokens": 2, "min_new_tokens": 3}},
             grpc.StatusCode.INVALID_ARGUMENT,

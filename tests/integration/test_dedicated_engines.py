@@ -50,6 +50,7 @@ def dedicated(
     shm_dir: Path,
     policy: SchedulingPolicyName = "published",
     decode_engines: int = 1,
+    daemon_restarts: int = 5,
 ) -> LLMService:
     node = tiny_node(
         models,
@@ -58,7 +59,12 @@ def dedicated(
         num_decode_engines=decode_engines,
         shm_dir=str(shm_dir),
     )
-    return LLMService([node], scheduling_policy=policy, decode_work_stealing=True)
+    return LLMService(
+        [node],
+        scheduling_policy=policy,
+        decode_work_stealing=True,
+        daemon_restarts=daemon_restarts,
+    )
 
 
 @contextmanager
@@ -115,7 +121,7 @@ def test_the_loss_of_either_engine_is_not_seen(
     shm_dir: Path,
     expected: list[list[int]],
 ) -> None:
-    with dedicated(tiny_models, shm_dir) as service:
+    with dedicated(tiny_models, shm_dir, daemon_restarts=0) as service:
         killed = next(w.pid for w in service.runtime().workers if w.worker_index == index)
         command = restart_command(killed)
         with load(service, tiny_models, role, tokens) as running:
