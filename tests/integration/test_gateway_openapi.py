@@ -27,6 +27,7 @@ OPERATIONS = [
     "GET /v1/aegaeon/runtime",
     "GET /health",
     "GET /ready",
+    "GET /metrics",
 ]
 
 
