@@ -108,9 +108,9 @@ def test_the_daemon_refuses_a_name_without_a_model(capsys: pytest.CaptureFixture
 
 
 def test_the_daemon_refuses_a_malformed_profile_by_file_and_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "profile.csv"
     path.write_text(HEADER + "H800,m,16,1,0.01,0.01\nH800,m,16,1,zero,0.01\n")
     assert main(["--listen", f"unix:{tmp_path}/s", "--profile", str(path)]) == 1
-    assert f"{path}:3: prefill_seconds is 'zero'" in caplog.text
+    assert f"{path}:3: prefill_seconds is 'zero'" in capsys.readouterr().err
