@@ -3,6 +3,9 @@
 
 VENV ?= .venv
 PYTHONS ?= python3 python3.13 python3.12 python3.11
+# Processes that share the tests, a thread each: OpenMP's threads wait for each other by spinning, which
+# is very slow where others need the cores.
+TEST_PROCESSES ?= 2
 # `python -m benchmarks` lists them.
 BENCH ?= cpu_stack scheduler_load live_policies
 
@@ -27,7 +30,7 @@ demo: $(STAMP) ## Serve two models with one worker and print what they write.
 # The model is fetched first, so that no test waits for the network.
 test: setup ## Run all tests.
 	$(BIN)/python -m aegaeon.demo_model
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 lint: setup ## Check style, types and the contract.
 	$(BIN)/ruff check
