@@ -138,6 +138,7 @@ def test_everything_dies_and_the_deployed_models_are_back(
 def test_a_worker_without_a_scheduler_ends_after_its_time(
     daemons: Daemons, tiny_models: list[ModelSpec], shm_dir: Path
 ) -> None:
+    others = set(shm_dir.iterdir())  # of daemons that several tests share
     scheduler = daemons.scheduler()
     worker: Daemon = daemons.worker(scheduler.address, scheduler_timeout_s=1).wait_ready()
     with LLMService([tiny_node(tiny_models[:1])], address=scheduler.address):
@@ -148,7 +149,7 @@ def test_a_worker_without_a_scheduler_ends_after_its_time(
     said = worker.wait_failed()
     assert "has not answered for 1 s" in said
     assert "Traceback" not in said
-    assert list(shm_dir.iterdir()) == []
+    assert set(shm_dir.iterdir()) <= others
 
 
 def test_a_worker_whose_engine_is_stuck_ends_and_its_requests_go_on(
