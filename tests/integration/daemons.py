@@ -68,6 +68,12 @@ class Daemon:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        words = [str(word) for word in self.process.args]  # type: ignore[union-attr]
+        for word in words:
+            if word.startswith("unix:"):
+                listening = words[words.index(word) - 1] == "--listen"
+                if listening:  # the kernel leaves the socket
+                    Path(word.removeprefix("unix:")).unlink(missing_ok=True)
 
     def stop(self) -> None:
         """A clean stop."""
