@@ -68,12 +68,8 @@ class Daemon:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-        words = [str(word) for word in self.process.args]  # type: ignore[union-attr]
-        for word in words:
-            if word.startswith("unix:"):
-                listening = words[words.index(word) - 1] == "--listen"
-                if listening:  # the kernel leaves the socket
-                    Path(word.removeprefix("unix:")).unlink(missing_ok=True)
+        if self.address.startswith("unix:"):  # the kernel leaves the socket
+            Path(self.address.removeprefix("unix:")).unlink(missing_ok=True)
 
     def stop(self) -> None:
         """A clean stop."""

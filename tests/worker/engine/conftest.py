@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from aegaeon_worker.models.generic import GenericModel
 from aegaeon_worker.models.native.model import NativeModel
 from tests.worker.engine.harness import DEVICE, EngineHarness
 from tests.worker.engine.pace import one_ahead, plain_decode_step
+
+
+@pytest.fixture
+def shm_dir(tmp_path: Path) -> Iterator[Path]:
+    """A node's shared memory, in which an engine must leave nothing."""
+    yield tmp_path
+    assert list(tmp_path.glob("aegaeon-*")) == [], "the worker left files behind"
 
 
 @pytest.fixture

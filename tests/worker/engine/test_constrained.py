@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,12 +66,6 @@ def prompts() -> list[list[int]]:
     return [
         [rng.randrange(3, VOCAB_SIZE) for _ in range(length)] for length in (1, 7, 16, 40, 90, 200)
     ]
-
-
-@pytest.fixture
-def shm_dir(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    assert list(tmp_path.glob("aegaeon-*")) == [], "the worker left files behind"
 
 
 @pytest.fixture(scope="module")

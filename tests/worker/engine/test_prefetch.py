@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         )
         for seed, name in enumerate(("a", "b"))
     }
-
-
-@pytest.fixture
-def shm_dir(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    assert list(tmp_path.glob("aegaeon-*")) == [], "the worker left files behind"
 
 
 def test_the_queued_model_is_prefetched_without_a_hint(

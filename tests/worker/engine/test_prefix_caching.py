@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,12 +46,6 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     prompts = [common + tail for tail in tails]
     prompts += [common[:length] for length in (15, 16, 17, 32, 33)]
     return Case(request.param, path, prompts, reference_tokens(path, prompts, NEW_TOKENS))
-
-
-@pytest.fixture
-def shm_dir(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    assert list(tmp_path.glob("aegaeon-*")) == [], "the worker left files behind"
 
 
 def computed(engine: EngineHarness, since: int = 0) -> int:

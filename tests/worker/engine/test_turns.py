@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,12 +50,6 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
         ]
         made.append(Case(family, path, prompts, reference_tokens(path, prompts, NEW_TOKENS)))
     return made
-
-
-@pytest.fixture
-def shm_dir(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    assert list(tmp_path.glob("aegaeon-*")) == [], "the worker left files behind"
 
 
 def add_all(engine: EngineHarness, case: Case) -> list[int]:
