@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,15 +30,17 @@ def alone(command: Command, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """As `command`, with surroundings of its own, beside the shared instance."""
     from tests.integration.surroundings import Surroundings
 
-    run_folder, shm_dir = command.run_folder / "alone", command.shm_dir / "alone"
-    run_folder.mkdir()
-    shm_dir.mkdir()
+    # Folders of its own for every test: one that fails must not fail those after it.
+    run_folder = Path(tempfile.mkdtemp(prefix="alone-", dir=command.run_folder))
+    shm_dir = Path(tempfile.mkdtemp(prefix="alone-", dir=command.shm_dir))
     surroundings = Surroundings(run_folder, shm_dir, tmp_path_factory.mktemp("inductor"))
     yield replace(command, surroundings=surroundings, run_folder=run_folder, shm_dir=shm_dir)
     for process in surroundings.processes():
         process.kill()
-    run_folder.rmdir()
-    shm_dir.rmdir()
+    left = surroundings.files()
+    shutil.rmtree(run_folder)
+    shutil.rmtree(shm_dir)
+    assert left == []
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> str:
@@ -114,13 +118,13 @@ def test_a_drain_lets_requests_end_and_takes_no_new_ones(
     url = json.loads(out)["url"]
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(alone.run_folder))
     body = {"model": "long", "prompt": "hello", "max_tokens": 200, "ignore_eos": True}
+    [worker] = [p for p in alone.surroundings.processes() if "aegaeon_worker" in p.cmdline()]
     with ThreadPoolExecutor(3) as pool:
+        # However fast the machine is, the request has not ended when the drain begins.
+        worker.suspend()
         running = pool.submit(httpx.post, f"{url}/v1/completions", json=body, timeout=100)
         runtime = f"{url}/v1/aegaeon/runtime"
         until(lambda: httpx.get(runtime).json().get("active_requests"), 20, "it runs")
-        # However fast the machine is, the request has not ended yet.
-        [worker] = [p for p in alone.surroundings.processes() if "aegaeon_worker" in p.cmdline()]
-        worker.suspend()
         stopping = pool.submit(main, ["stop", "--drain"])
         until(lambda: "1 sequences left" in capsys.readouterr().out, 20, "it drains")
         late = pool.submit(_works, url, body | {"max_tokens": 1})

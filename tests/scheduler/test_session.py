@@ -265,4 +265,4 @@ async def test_stopping_the_daemon_tells_every_open_request(start: Start) -> Non
         await reading
     assert from_rpc_error(caught.value).reason is ErrorReason.SHUTTING_DOWN
     assert client.errors[1].reason == errors_pb2.ERROR_REASON_SHUTTING_DOWN
-    harness.assert_empty()
+    await harness.settled()  # the caller has the answer before the call's handler has ended
