@@ -36,6 +36,8 @@ class ModelSpec:
     #: Parameters in units of 2^30, as in the YAML file.
     params: float | None = None
     id: int | str | None = None
+    #: How the model writes calls of tools, by a name of `aegaeon.tool_parsers.TOOL_PARSERS`; None
+    #: means that its chat template tells.
     tool_parser: str | None = None
 
     def path(self) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from aegaeon.cli.completion import complete_models
+from aegaeon.tool_parsers import ToolParserName
 
 Address = Annotated[
     str | None,
@@ -157,6 +158,10 @@ MaxModelLen = Annotated[
 DType = Annotated[
     Literal["auto", "float32", "bfloat16", "float16"] | None,
     typer.Option(help="Numeric type.", show_default="the device's best"),
+]
+ToolParser = Annotated[
+    ToolParserName | None,
+    typer.Option(help="How it writes calls of tools.", show_default="as its chat template tells"),
 ]
 TtftSlo = Annotated[
     float | None, typer.Option("--ttft-slo-s", help="Objective for the first token, seconds.")

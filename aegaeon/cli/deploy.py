@@ -30,6 +30,7 @@ def deploy(
     dtype: options.DType = None,
     ttft_slo_s: options.TtftSlo = None,
     tpot_slo_s: options.TpotSlo = None,
+    tool_parser: options.ToolParser = None,
     trust_remote_code: options.TrustRemoteCode = False,
     address: options.Address = None,
     instance: options.Instance = None,
@@ -44,7 +45,9 @@ def deploy(
 
     target = find_target(address, instance)
     folder = None if path is None else str(path)
-    changes = SpecChanges(folder, max_model_len, dtype, ttft_slo_s, tpot_slo_s)
+    changes = SpecChanges(
+        folder, max_model_len, dtype, ttft_slo_s, tpot_slo_s, tool_parser=tool_parser
+    )
     work = _deploy(target, timeout_s, model, changes, trust_remote_code, replicas, node or ())
     outcome = asyncio.run(work)
     if as_json:

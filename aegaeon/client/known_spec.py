@@ -26,6 +26,7 @@ class SpecChanges:
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
     prefix_caching: bool | None = None
+    tool_parser: str | None = None
 
 
 async def completed_spec(connection: Connection, name: str, changes: SpecChanges) -> ModelSpec:
@@ -44,4 +45,5 @@ async def completed_spec(connection: Connection, name: str, changes: SpecChanges
         ttft_slo_s=changes.ttft_slo_s or known.ttft_slo_ns / 1e9 or None,
         tpot_slo_s=changes.tpot_slo_s or known.tpot_slo_ns / 1e9 or None,
         prefix_caching=not known.no_prefix_caching if sharing is None else sharing,
+        tool_parser=changes.tool_parser or known.tool_parser or None,
     )

@@ -12,6 +12,7 @@ from aegaeon.model_spec import ModelSpec
 from aegaeon.request import Request
 from aegaeon.rpc.channel import MAX_MESSAGE_BYTES
 from aegaeon.step_output import FinishReason
+from aegaeon.tool_parsers import check_tool_parser
 from aegaeon.v1 import inference_pb2, model_pb2
 
 _MAX_LABEL_BYTES = 256
@@ -168,6 +169,8 @@ def finish_reason(number: int) -> FinishReason | None:
 
 def to_model_spec(spec: ModelSpec) -> model_pb2.ModelSpec:
     """A spec with its folder resolved on this machine. Raises ConfigError, InvalidRequestError."""
+    tool_parser = spec.tool_parser or ""
+    check_tool_parser("tool_parser", tool_parser)
     return model_pb2.ModelSpec(
         name=spec.name,
         path=spec.path(),
@@ -177,4 +180,5 @@ def to_model_spec(spec: ModelSpec) -> model_pb2.ModelSpec:
         ttft_slo_ns=slo_ns("ttft_slo_s", spec.ttft_slo_s),
         tpot_slo_ns=slo_ns("tpot_slo_s", spec.tpot_slo_s),
         no_prefix_caching=not spec.prefix_caching,
+        tool_parser=tool_parser,
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from aegaeon.model_spec import DTypeName
+from aegaeon.tool_parsers import ToolParserName
 
 PlacementPolicyName = Literal["least-loaded", "round-robin"]
 RoutingPolicyName = Literal["least-outstanding", "round-robin"]
@@ -78,8 +79,8 @@ class ModelEntry(_Section):
     #: Context limit in tokens; absent means the smallest that the model's files name.
     max_model_len: Positive | None = None
     id: int | str | None = None
-    #: Family of tool calls that the HTTP gateway parses.
-    tool_parser: str | None = None
+    #: How the model writes calls of tools; absent means that its chat template tells.
+    tool_parser: ToolParserName | None = None
     #: Numeric type of weights and KV; "auto" is float32 on CPUs and bfloat16 on GPUs.
     dtype: DTypeName = "auto"
     #: Runs code from the model's folder.

@@ -142,6 +142,7 @@ def _model(info: model_pb2.ModelInfo) -> dict[str, Any]:
         "owned_by": "aegaeon",
         "max_model_len": info.facts.max_model_len or None,
         "vocab_size": info.facts.vocab_size or None,
+        "tool_parser": info.spec.tool_parser or None,
         "ready": _is_ready(info),
         "replicas": [plain(replica) for replica in info.replicas],
     }

@@ -26,6 +26,7 @@ async def deploy(gateway: Gateway, body: DeployBody) -> dict[str, Any]:
         body.ttft_slo_s,
         body.tpot_slo_s,
         body.prefix_caching,
+        body.tool_parser,
     )
     spec = await completed_spec(gateway.connection, body.model, changes)
     try:

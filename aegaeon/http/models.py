@@ -35,6 +35,8 @@ class ServedModel:
     eos_token_ids: tuple[int, ...]
     tokenizer: PreTrainedTokenizerBase
     vocabulary: Vocabulary
+    #: How it writes calls of tools; empty where the chat template is to tell.
+    tool_parser: str = ""
 
 
 @dataclass
@@ -64,7 +66,10 @@ class ModelTable:
             raise UnavailableError(
                 f"model {name!r} is still being loaded", metadata={"model": name}
             )
-        identity = (spec.path, spec.trust_remote_code, facts.fingerprint, facts.max_model_len)
+        identity = (
+            *(spec.path, spec.trust_remote_code, spec.tool_parser),
+            *(facts.fingerprint, facts.max_model_len),
+        )
         known = self._served.get(name)
         if known is None or known[0] != identity:
             task = asyncio.create_task(self._load(info))
@@ -130,4 +135,5 @@ def _load(info: model_pb2.ModelInfo) -> ServedModel:
         eos_token_ids=tuple(facts.eos_token_ids),
         tokenizer=tokenizer,
         vocabulary=vocabulary,
+        tool_parser=spec.tool_parser,
     )

@@ -159,6 +159,8 @@ class DeployBody(Body):
     ttft_slo_s: float | None = None
     tpot_slo_s: float | None = None
     prefix_caching: bool | None = None
+    #: See `aegaeon.tool_parsers`.
+    tool_parser: Annotated[str, Field(min_length=1)] | None = None
 
 
 class UndeployBody(Body):

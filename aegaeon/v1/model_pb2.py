@@ -25,49 +25,49 @@ _sym_db = _symbol_database.Default()
 from aegaeon.v1 import errors_pb2 as aegaeon_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x65gaeon/v1/model.proto\x12\naegaeon.v1\x1a\x17\x61\x65gaeon/v1/errors.proto\"\x9b\x02\n\tModelSpec\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n\x04path\x18\x02 \x01(\tR\x04path\x12*\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.aegaeon.v1.DataTypeR\x05\x64type\x12\"\n\rmax_model_len\x18\x04 \x01(\rR\x0bmaxModelLen\x12*\n\x11trust_remote_code\x18\x05 \x01(\x08R\x0ftrustRemoteCode\x12\x1e\n\x0bttft_slo_ns\x18\x06 \x01(\x04R\tttftSloNs\x12\x1e\n\x0btpot_slo_ns\x18\x07 \x01(\x04R\ttpotSloNs\x12*\n\x11no_prefix_caching\x18\x08 \x01(\x08R\x0fnoPrefixCaching\"\x86\x02\n\nModelFacts\x12 \n\x0b\x66ingerprint\x18\x01 \x01(\tR\x0b\x66ingerprint\x12!\n\x0cpacked_bytes\x18\x02 \x01(\x04R\x0bpackedBytes\x12$\n\x0ekv_block_bytes\x18\x03 \x01(\x04R\x0ckvBlockBytes\x12&\n\x0fkv_block_tokens\x18\x04 \x01(\rR\rkvBlockTokens\x12\x1d\n\nvocab_size\x18\x05 \x01(\rR\tvocabSize\x12\"\n\rmax_model_len\x18\x06 \x01(\rR\x0bmaxModelLen\x12\"\n\reos_token_ids\x18\x07 \x03(\rR\x0b\x65osTokenIds\"\xaa\x01\n\x07Replica\x12\x17\n\x07node_id\x18\x01 \x01(\tR\x06nodeId\x12.\n\x05state\x18\x02 \x01(\x0e\x32\x18.aegaeon.v1.ReplicaStateR\x05state\x12\'\n\x0f\x61\x63tive_requests\x18\x03 \x01(\rR\x0e\x61\x63tiveRequests\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x17.aegaeon.v1.ErrorDetailR\x05\x65rror\"\x95\x01\n\tModelInfo\x12)\n\x04spec\x18\x01 \x01(\x0b\x32\x15.aegaeon.v1.ModelSpecR\x04spec\x12,\n\x05\x66\x61\x63ts\x18\x02 \x01(\x0b\x32\x16.aegaeon.v1.ModelFactsR\x05\x66\x61\x63ts\x12/\n\x08replicas\x18\x03 \x03(\x0b\x32\x13.aegaeon.v1.ReplicaR\x08replicas\"\x13\n\x11ListModelsRequest\"C\n\x12ListModelsResponse\x12-\n\x06models\x18\x01 \x03(\x0b\x32\x15.aegaeon.v1.ModelInfoR\x06models\"%\n\x0fGetModelRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\"?\n\x10GetModelResponse\x12+\n\x05model\x18\x01 \x01(\x0b\x32\x15.aegaeon.v1.ModelInfoR\x05model\"\x7f\n\x12\x44\x65ployModelRequest\x12)\n\x04spec\x18\x01 \x01(\x0b\x32\x15.aegaeon.v1.ModelSpecR\x04spec\x12#\n\rreplica_count\x18\x02 \x01(\rR\x0creplicaCount\x12\x19\n\x08node_ids\x18\x03 \x03(\tR\x07nodeIds\"\x8e\x01\n\x13\x44\x65ployModelResponse\x12\x38\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.aegaeon.v1.DeployProgressH\x00R\x08progress\x12\x32\n\x06result\x18\x02 \x01(\x0b\x32\x18.aegaeon.v1.DeployResultH\x00R\x06resultB\t\n\x07message\"\x9d\x01\n\x0e\x44\x65ployProgress\x12\x17\n\x07node_id\x18\x01 \x01(\tR\x06nodeId\x12.\n\x05state\x18\x02 \x01(\x0e\x32\x18.aegaeon.v1.ReplicaStateR\x05state\x12!\n\x0cpacked_bytes\x18\x03 \x01(\x04R\x0bpackedBytes\x12\x1f\n\x0btotal_bytes\x18\x04 \x01(\x04R\ntotalBytes\"\x9b\x01\n\x0c\x44\x65ployResult\x12$\n\x0eready_node_ids\x18\x01 \x03(\tR\x0creadyNodeIds\x12/\n\x06\x66\x61iled\x18\x02 \x03(\x0b\x32\x17.aegaeon.v1.NodeFailureR\x06\x66\x61iled\x12\x34\n\x07\x65victed\x18\x03 \x03(\x0b\x32\x1a.aegaeon.v1.EvictedReplicaR\x07\x65victed\"U\n\x0bNodeFailure\x12\x17\n\x07node_id\x18\x01 \x01(\tR\x06nodeId\x12-\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.aegaeon.v1.ErrorDetailR\x05\x65rror\"?\n\x0e\x45victedReplica\x12\x17\n\x07node_id\x18\x01 \x01(\tR\x06nodeId\x12\x14\n\x05model\x18\x02 \x01(\tR\x05model\"E\n\x14UndeployModelRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n\x08node_ids\x18\x02 \x03(\tR\x07nodeIds\"r\n\x15UndeployModelResponse\x12(\n\x10removed_node_ids\x18\x01 \x03(\tR\x0eremovedNodeIds\x12/\n\x06\x66\x61iled\x18\x02 \x03(\x0b\x32\x17.aegaeon.v1.NodeFailureR\x06\x66\x61iled*k\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x02\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x03*\xb1\x01\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14REPLICA_STATE_ABSENT\x10\x01\x12\x19\n\x15REPLICA_STATE_LOADING\x10\x02\x12\x17\n\x13REPLICA_STATE_READY\x10\x03\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x04\x12\x18\n\x14REPLICA_STATE_FAILED\x10\x05\x32\xca\x02\n\x0cModelService\x12K\n\nListModels\x12\x1d.aegaeon.v1.ListModelsRequest\x1a\x1e.aegaeon.v1.ListModelsResponse\x12\x45\n\x08GetModel\x12\x1b.aegaeon.v1.GetModelRequest\x1a\x1c.aegaeon.v1.GetModelResponse\x12P\n\x0b\x44\x65ployModel\x12\x1e.aegaeon.v1.DeployModelRequest\x1a\x1f.aegaeon.v1.DeployModelResponse0\x01\x12T\n\rUndeployModel\x12 .aegaeon.v1.UndeployModelRequest\x1a!.aegaeon.v1.UndeployModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x65gaeon/v1/model.proto\x12\naegaeon.v1\x1a\x17\x61\x65gaeon/v1/errors.proto\"\xbc\x02\n\tModelSpec\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n\x04path\x18\x02 \x01(\tR\x04path\x12*\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.aegaeon.v1.DataTypeR\x05\x64type\x12\"\n\rmax_model_len\x18\x04 \x01(\rR\x0bmaxModelLen\x12*\n\x11trust_remote_code\x18\x05 \x01(\x08R\x0ftrustRemoteCode\x12\x1e\n\x0bttft_slo_ns\x18\x06 \x01(\x04R\tttftSloNs\x12\x1e\n\x0btpot_slo_ns\x18\x07 \x01(\x04R\ttpotSloNs\x12*\n\x11no_prefix_caching\x18\x08 \x01(\x08R\x0fnoPrefixCaching\x12\x1f\n\x0btool_parser\x18\t \x01(\tR\ntoolParser\"\x86\x02\n\nModelFacts\x12 \n\x0b\x66ingerprint\x18\x01 \x01(\tR\x0b\x66ingerprint\x12!\n\x0cpacked_bytes\x18\x02 \x01(\x04R\x0bpackedBytes\x12$\n\x0ekv_block_bytes\x18\x03 \x01(\x04R\x0ckvBlockBytes\x12&\n\x0fkv_block_tokens\x18\x04 \x01(\rR\rkvBlockTokens\x12\x1d\n\nvocab_size\x18\x05 \x01(\rR\tvocabSize\x12\"\n\rmax_model_len\x18\x06 \x01(\rR\x0bmaxModelLen\x12\"\n\reos_token_ids\x18\x07 \x03(\rR\x0b\x65osTokenIds\"\xaa\x01\n\x07Replica\x12\x17\n\x07node_id\x18\x01 \x01(\tR\x06nodeId\x12.\n\x05state\x18\x02 \x01(\x0e\x32\x18.aegaeon.v1.ReplicaStateR\x05state\x12\'\n\x0f\x61\x63tive_requests\x18\x03 \x01(\rR\x0e\x61\x63tiveRequests\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x17.aegaeon.v1.ErrorDetailR\x05\x65rror\"\x95\x01\n\tModelInfo\x12)\n\x04spec\x18\x01 \x01(\x0b\x32\x15.aegaeon.v1.ModelSpecR\x04spec\x12,\n\x05\x66\x61\x63ts\x18\x02 \x01(\x0b\x32\x16.aegaeon.v1.ModelFactsR\x05\x66\x61\x63ts\x12/\n\x08replicas\x18\x03 \x03(\x0b\x32\x13.aegaeon.v1.ReplicaR\x08replicas\"\x13\n\x11ListModelsRequest\"C\n\x12ListModelsResponse\x12-\n\x06models\x18\x01 \x03(\x0b\x32\x15.aegaeon.v1.ModelInfoR\x06models\"%\n\x0fGetModelRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\"?\n\x10GetModelResponse\x12+\n\x05model\x18\x01 \x01(\x0b\x32\x15.aegaeon.v1.ModelInfoR\x05model\"\x7f\n\x12\x44\x65ployModelRequest\x12)\n\x04spec\x18\x01 \x01(\x0b\x32\x15.aegaeon.v1.ModelSpecR\x04spec\x12#\n\rreplica_count\x18\x02 \x01(\rR\x0creplicaCount\x12\x19\n\x08node_ids\x18\x03 \x03(\tR\x07nodeIds\"\x8e\x01\n\x13\x44\x65ployModelResponse\x12\x38\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.aegaeon.v1.DeployProgressH\x00R\x08progress\x12\x32\n\x06result\x18\x02 \x01(\x0b\x32\x18.aegaeon.v1.DeployResultH\x00R\x06resultB\t\n\x07message\"\x9d\x01\n\x0e\x44\x65ployProgress\x12\x17\n\x07node_id\x18\x01 \x01(\tR\x06nodeId\x12.\n\x05state\x18\x02 \x01(\x0e\x32\x18.aegaeon.v1.ReplicaStateR\x05state\x12!\n\x0cpacked_bytes\x18\x03 \x01(\x04R\x0bpackedBytes\x12\x1f\n\x0btotal_bytes\x18\x04 \x01(\x04R\ntotalBytes\"\x9b\x01\n\x0c\x44\x65ployResult\x12$\n\x0eready_node_ids\x18\x01 \x03(\tR\x0creadyNodeIds\x12/\n\x06\x66\x61iled\x18\x02 \x03(\x0b\x32\x17.aegaeon.v1.NodeFailureR\x06\x66\x61iled\x12\x34\n\x07\x65victed\x18\x03 \x03(\x0b\x32\x1a.aegaeon.v1.EvictedReplicaR\x07\x65victed\"U\n\x0bNodeFailure\x12\x17\n\x07node_id\x18\x01 \x01(\tR\x06nodeId\x12-\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.aegaeon.v1.ErrorDetailR\x05\x65rror\"?\n\x0e\x45victedReplica\x12\x17\n\x07node_id\x18\x01 \x01(\tR\x06nodeId\x12\x14\n\x05model\x18\x02 \x01(\tR\x05model\"E\n\x14UndeployModelRequest\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n\x08node_ids\x18\x02 \x03(\tR\x07nodeIds\"r\n\x15UndeployModelResponse\x12(\n\x10removed_node_ids\x18\x01 \x03(\tR\x0eremovedNodeIds\x12/\n\x06\x66\x61iled\x18\x02 \x03(\x0b\x32\x17.aegaeon.v1.NodeFailureR\x06\x66\x61iled*k\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x02\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x03*\xb1\x01\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14REPLICA_STATE_ABSENT\x10\x01\x12\x19\n\x15REPLICA_STATE_LOADING\x10\x02\x12\x17\n\x13REPLICA_STATE_READY\x10\x03\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x04\x12\x18\n\x14REPLICA_STATE_FAILED\x10\x05\x32\xca\x02\n\x0cModelService\x12K\n\nListModels\x12\x1d.aegaeon.v1.ListModelsRequest\x1a\x1e.aegaeon.v1.ListModelsResponse\x12\x45\n\x08GetModel\x12\x1b.aegaeon.v1.GetModelRequest\x1a\x1c.aegaeon.v1.GetModelResponse\x12P\n\x0b\x44\x65ployModel\x12\x1e.aegaeon.v1.DeployModelRequest\x1a\x1f.aegaeon.v1.DeployModelResponse0\x01\x12T\n\rUndeployModel\x12 .aegaeon.v1.UndeployModelRequest\x1a!.aegaeon.v1.UndeployModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'aegaeon.v1.model_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DATATYPE']._serialized_start=2064
-  _globals['_DATATYPE']._serialized_end=2171
-  _globals['_REPLICASTATE']._serialized_start=2174
-  _globals['_REPLICASTATE']._serialized_end=2351
+  _globals['_DATATYPE']._serialized_start=2097
+  _globals['_DATATYPE']._serialized_end=2204
+  _globals['_REPLICASTATE']._serialized_start=2207
+  _globals['_REPLICASTATE']._serialized_end=2384
   _globals['_MODELSPEC']._serialized_start=64
-  _globals['_MODELSPEC']._serialized_end=347
-  _globals['_MODELFACTS']._serialized_start=350
-  _globals['_MODELFACTS']._serialized_end=612
-  _globals['_REPLICA']._serialized_start=615
-  _globals['_REPLICA']._serialized_end=785
-  _globals['_MODELINFO']._serialized_start=788
-  _globals['_MODELINFO']._serialized_end=937
-  _globals['_LISTMODELSREQUEST']._serialized_start=939
-  _globals['_LISTMODELSREQUEST']._serialized_end=958
-  _globals['_LISTMODELSRESPONSE']._serialized_start=960
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1027
-  _globals['_GETMODELREQUEST']._serialized_start=1029
-  _globals['_GETMODELREQUEST']._serialized_end=1066
-  _globals['_GETMODELRESPONSE']._serialized_start=1068
-  _globals['_GETMODELRESPONSE']._serialized_end=1131
-  _globals['_DEPLOYMODELREQUEST']._serialized_start=1133
-  _globals['_DEPLOYMODELREQUEST']._serialized_end=1260
-  _globals['_DEPLOYMODELRESPONSE']._serialized_start=1263
-  _globals['_DEPLOYMODELRESPONSE']._serialized_end=1405
-  _globals['_DEPLOYPROGRESS']._serialized_start=1408
-  _globals['_DEPLOYPROGRESS']._serialized_end=1565
-  _globals['_DEPLOYRESULT']._serialized_start=1568
-  _globals['_DEPLOYRESULT']._serialized_end=1723
-  _globals['_NODEFAILURE']._serialized_start=1725
-  _globals['_NODEFAILURE']._serialized_end=1810
-  _globals['_EVICTEDREPLICA']._serialized_start=1812
-  _globals['_EVICTEDREPLICA']._serialized_end=1875
-  _globals['_UNDEPLOYMODELREQUEST']._serialized_start=1877
-  _globals['_UNDEPLOYMODELREQUEST']._serialized_end=1946
-  _globals['_UNDEPLOYMODELRESPONSE']._serialized_start=1948
-  _globals['_UNDEPLOYMODELRESPONSE']._serialized_end=2062
-  _globals['_MODELSERVICE']._serialized_start=2354
-  _globals['_MODELSERVICE']._serialized_end=2684
+  _globals['_MODELSPEC']._serialized_end=380
+  _globals['_MODELFACTS']._serialized_start=383
+  _globals['_MODELFACTS']._serialized_end=645
+  _globals['_REPLICA']._serialized_start=648
+  _globals['_REPLICA']._serialized_end=818
+  _globals['_MODELINFO']._serialized_start=821
+  _globals['_MODELINFO']._serialized_end=970
+  _globals['_LISTMODELSREQUEST']._serialized_start=972
+  _globals['_LISTMODELSREQUEST']._serialized_end=991
+  _globals['_LISTMODELSRESPONSE']._serialized_start=993
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1060
+  _globals['_GETMODELREQUEST']._serialized_start=1062
+  _globals['_GETMODELREQUEST']._serialized_end=1099
+  _globals['_GETMODELRESPONSE']._serialized_start=1101
+  _globals['_GETMODELRESPONSE']._serialized_end=1164
+  _globals['_DEPLOYMODELREQUEST']._serialized_start=1166
+  _globals['_DEPLOYMODELREQUEST']._serialized_end=1293
+  _globals['_DEPLOYMODELRESPONSE']._serialized_start=1296
+  _globals['_DEPLOYMODELRESPONSE']._serialized_end=1438
+  _globals['_DEPLOYPROGRESS']._serialized_start=1441
+  _globals['_DEPLOYPROGRESS']._serialized_end=1598
+  _globals['_DEPLOYRESULT']._serialized_start=1601
+  _globals['_DEPLOYRESULT']._serialized_end=1756
+  _globals['_NODEFAILURE']._serialized_start=1758
+  _globals['_NODEFAILURE']._serialized_end=1843
+  _globals['_EVICTEDREPLICA']._serialized_start=1845
+  _globals['_EVICTEDREPLICA']._serialized_end=1908
+  _globals['_UNDEPLOYMODELREQUEST']._serialized_start=1910
+  _globals['_UNDEPLOYMODELREQUEST']._serialized_end=1979
+  _globals['_UNDEPLOYMODELRESPONSE']._serialized_start=1981
+  _globals['_UNDEPLOYMODELRESPONSE']._serialized_end=2095
+  _globals['_MODELSERVICE']._serialized_start=2387
+  _globals['_MODELSERVICE']._serialized_end=2717
 # @@protoc_insertion_point(module_scope)

@@ -35,7 +35,7 @@ REPLICA_STATE_DRAINING: ReplicaState
 REPLICA_STATE_FAILED: ReplicaState
 
 class ModelSpec(_message.Message):
-    __slots__ = ("name", "path", "dtype", "max_model_len", "trust_remote_code", "ttft_slo_ns", "tpot_slo_ns", "no_prefix_caching")
+    __slots__ = ("name", "path", "dtype", "max_model_len", "trust_remote_code", "ttft_slo_ns", "tpot_slo_ns", "no_prefix_caching", "tool_parser")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class ModelSpec(_message.Message):
     TTFT_SLO_NS_FIELD_NUMBER: _ClassVar[int]
     TPOT_SLO_NS_FIELD_NUMBER: _ClassVar[int]
     NO_PREFIX_CACHING_FIELD_NUMBER: _ClassVar[int]
+    TOOL_PARSER_FIELD_NUMBER: _ClassVar[int]
     name: str
     path: str
     dtype: DataType
@@ -52,7 +53,8 @@ class ModelSpec(_message.Message):
     ttft_slo_ns: int
     tpot_slo_ns: int
     no_prefix_caching: bool
-    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., dtype: _Optional[_Union[DataType, str]] = ..., max_model_len: _Optional[int] = ..., trust_remote_code: _Optional[bool] = ..., ttft_slo_ns: _Optional[int] = ..., tpot_slo_ns: _Optional[int] = ..., no_prefix_caching: _Optional[bool] = ...) -> None: ...
+    tool_parser: str
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., dtype: _Optional[_Union[DataType, str]] = ..., max_model_len: _Optional[int] = ..., trust_remote_code: _Optional[bool] = ..., ttft_slo_ns: _Optional[int] = ..., tpot_slo_ns: _Optional[int] = ..., no_prefix_caching: _Optional[bool] = ..., tool_parser: _Optional[str] = ...) -> None: ...
 
 class ModelFacts(_message.Message):
     __slots__ = ("fingerprint", "packed_bytes", "kv_block_bytes", "kv_block_tokens", "vocab_size", "max_model_len", "eos_token_ids")

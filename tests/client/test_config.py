@@ -9,6 +9,7 @@ import pytest
 
 from aegaeon.config import ConfigError, load_config
 from aegaeon.config.cluster import cluster_config
+from aegaeon.config.schema import DeviceEntry, ModelEntry, SecuritySection, ServerSection
 from aegaeon.config.unsupported import refuse_unsupported
 from aegaeon.model_registry import get_registry
 from aegaeon.models import ModelSpec, set_model_registry
@@ -67,6 +68,7 @@ def test_a_full_file_becomes_nodes_and_specs(write_yaml: WriteYaml) -> None:
     assert (nodes[0].num_engines, nodes[0].model_cache_size) == (3, 1024**3 // 2)
     assert [spec.name for spec in nodes[0].cached_models] == ["b"]
     assert server.model_placement_policy == "round-robin"
+    assert nodes[0].cached_models[0].tool_parser == "hermes"
     assert load_config(path).devices[0].model_extra == {"price": 3}
     set_model_registry(path)
     spec = get_registry().get_by_name("a")
@@ -121,6 +123,10 @@ def test_the_registry_comes_from_the_environment_when_none_was_set(
         ("server:\n  num_engines: 1\n  num_decode_engines: 2\n", ":1: server: num_engines (1) and"),
         ("server:\n  startup_models: [x]\nmodels: [{name: a}]\n", "'x' is not listed under models"),
         ("models:\n- name: a\n  tpot_slo_s: .inf\n", "models[0].tpot_slo_s"),
+        (
+            "models:\n- name: a\n  tool_parser: qwen3_code\n",
+            "got 'qwen3_code' (string); did you mean qwen3_coder?",
+        ),
         ("server: {\n", "not valid YAML"),
         ("server: !!python/name:os.system\n", "not valid YAML"),
     ],
@@ -133,6 +139,12 @@ def test_a_wrong_file_is_refused_by_name_and_place(
         load_config(path)
     assert str(caught.value).startswith(str(path))
     assert expected in str(caught.value)
+
+
+def test_every_field_is_explained() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for section in (ServerSection, ModelEntry, DeviceEntry, SecuritySection):
+        assert [name for name in section.model_fields if f"`{name}`" not in page] == []
 
 
 def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aegaeon import Request
-from aegaeon.client.messages import timeout_ns, to_generate_request
+from aegaeon.client.messages import timeout_ns, to_generate_request, to_model_spec
 from aegaeon.errors import ErrorReason, InvalidRequestError
 from aegaeon.models import ModelSpec
 
@@ -80,6 +82,15 @@ def test_a_bad_request_is_named(fields: dict[str, Any], reason: str, words: str)
     with pytest.raises(InvalidRequestError, match=words) as caught:
         to_generate_request(request(**fields))
     assert caught.value.reason is ErrorReason[reason]
+
+
+def test_a_tool_parser_is_one_of_those_that_are_known(tmp_path: Path) -> None:
+    spec = ModelSpec("m", str(tmp_path), tool_parser="llama3_json")
+    assert to_model_spec(spec).tool_parser == "llama3_json"
+    assert to_model_spec(replace(spec, tool_parser=None)).tool_parser == ""
+    for given, words in (("mistrale", "did you mean mistral"), ("pythonic", "one of hermes, ")):
+        with pytest.raises(InvalidRequestError, match=f"tool_parser = '{given}': .*{words}"):
+            to_model_spec(replace(spec, tool_parser=given))
 
 
 def test_a_prompt_above_the_message_limit_is_refused_with_the_limit() -> None:

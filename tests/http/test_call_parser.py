@@ -9,8 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aegaeon.http.tools.families import HERMES, LLAMA, MISTRAL, MISTRAL_LIST, Family, family_of
+from aegaeon.http.tools.families import (
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    MISTRAL_LIST,
+    QWEN_CODER,
+    Family,
+    family_of,
+    named_family,
+)
 from aegaeon.http.tools.parser import CallParser
+from aegaeon.http.vocabulary import Vocabulary
+from aegaeon.tool_parsers import TOOL_PARSERS
+from tests.http.tokenizers_made import byte_level
 
 Calls = list[tuple[str, str]]
 NAMES = st.text("abc_", min_size=1, max_size=4)
@@ -115,9 +127,25 @@ def test_a_single_call_may_be_all_that_is_wanted() -> None:
         ("{{ tools }}{{ '<|python_tag|>' }}", LLAMA),
         ("[AVAILABLE_TOOLS]{{ tools }}[TOOL_CALLS]", MISTRAL_LIST),
         ("{{ tools }}[TOOL_CALLS]name[ARGS]", MISTRAL),
+        ("{{ tools }}<tool_call><function=name><parameter=name>", QWEN_CODER),
         ("{{ tools }}<tool_call><function=name>", None),
         ("{{ messages }}", None),
     ],
 )
 def test_templates_tell_their_family(template: str, family: Family | None) -> None:
     assert family_of(template) is family
+
+
+def test_every_name_has_its_family() -> None:
+    older = byte_level()
+    newer = byte_level()
+    newer.add_tokens(["[ARGS]"])
+    for name in TOOL_PARSERS:
+        assert named_family(name, "", Vocabulary(older)) is not None
+    assert named_family("llama3_json", "<tool_call>", Vocabulary(older)) is LLAMA
+    assert named_family("mistral", "", Vocabulary(older)) is MISTRAL_LIST
+    assert named_family("mistral", "", Vocabulary(newer)) is MISTRAL
+    assert (
+        named_family("mistral", "{{ tools }}[TOOL_CALLS]name[ARGS]", Vocabulary(older)) is MISTRAL
+    )
+    assert named_family("of a newer scheduler", "", Vocabulary(older)) is None

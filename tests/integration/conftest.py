@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,12 @@ from aegaeon.model_spec import ModelSpec
 from tests.integration.daemons import Daemons, running_daemons
 from tests.integration.gateways import RunningGateway, running_gateway
 from tests.integration.models import LONG_CONTEXT, tiny_model
-from tests.integration.text_model import SHORT_CONTEXT, TOOL_TEMPLATE, text_model
+from tests.integration.text_model import (
+    SHORT_CONTEXT,
+    TOOL_TEMPLATE,
+    UNTOLD_TEMPLATE,
+    text_model,
+)
 from tests.integration.workload import tiny_node
 
 #: For tests on a machine that other tests keep busy; a hang still ends.
@@ -92,13 +98,17 @@ def demo_model() -> Path:
 @pytest.fixture(scope="session")
 def text_specs(tmp_path_factory: pytest.TempPathFactory) -> list[ModelSpec]:
     """Tiny models with tokenizers: with a long context, with a short one, with one beyond what the
-    device holds, and one that calls tools."""
+    device holds, one that calls tools, and one of which it is said how it does."""
     folder = tmp_path_factory.mktemp("text")
     return [
         text_model("long", folder),
         text_model("short", folder, context=SHORT_CONTEXT),
         text_model("vast", folder, context=2 << 20),
         text_model("tools", folder, context=4096, template=TOOL_TEMPLATE),
+        replace(
+            text_model("coder", folder, context=4096, template=UNTOLD_TEMPLATE),
+            tool_parser="qwen3_coder",
+        ),
     ]
 
 

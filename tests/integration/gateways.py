@@ -79,7 +79,7 @@ def running_gateway(
         running = RunningGateway(daemons, scheduler, worker, gateway.wait_ready())
         with running.http() as client:
             for spec in specs:
-                body = {"model": spec.name, "path": spec.path()}
+                body = {"model": spec.name, "path": spec.path(), "tool_parser": spec.tool_parser}
                 response = client.post("/v1/models/deploy", json=body)
                 assert response.json().get("ready") == ["node_0"], response.text
         yield running

@@ -31,6 +31,14 @@ TOOL_TEMPLATE = (
     "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+#: Of a model whose form of calls the template does not tell.
+UNTOLD_TEMPLATE = (
+    "{% for t in tools or [] %}<tool>{{ t | tojson }}{% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments | items %}"
+    "<{{ k }}>{{ v }}{% endfor %}{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 def text_model(

@@ -92,12 +92,15 @@ async def test_another_spec_under_the_same_name_is_a_conflict(scheduler: Harness
         {"path": ""},
         {"ttft_slo_ns": 1},
         {"tpot_slo_ns": 2**63},
+        {"tool_parser": "pythonic"},
+        {"tool_parser": "Hermes"},
     ],
 )
 async def test_wrong_specs_are_refused(start: Start, spec: dict[str, object]) -> None:
     harness = await start()
     error = await failure(harness, deploy_request(**spec))
     assert error.reason is ErrorReason.INVALID_FIELD
+    assert error.metadata["field"] == f"spec.{next(iter(spec))}"
 
 
 async def test_without_a_worker_nothing_can_be_deployed(start: Start) -> None:

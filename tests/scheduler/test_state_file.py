@@ -33,7 +33,7 @@ KNOWN = SavedCluster(
     (
         SavedModel(ModelSpec("new", "/new", DataType.FLOAT16), None, None, ("n0",)),
         SavedModel(
-            ModelSpec("served", "/served"),
+            ModelSpec("served", "/served", tool_parser="qwen3_coder"),
             ModelFacts("f", 1, 2, 3, 4, 5, (6, 7)),
             DeviceFacts("cuda", "H", 1 << 37, 1 << 26, 1, 2, 3),
             ("n0", "n1"),

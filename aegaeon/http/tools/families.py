@@ -1,4 +1,4 @@
-"""How the family of a model writes calls of tools, told by its chat template."""
+"""How the family of a model writes calls of tools, told by its chat template or by name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from aegaeon.grammars import lark_schema
 from aegaeon.http.messages import Tool
 from aegaeon.http.tools.parser import Marks
+from aegaeon.http.tools.tagged_grammar import tagged_rules, text_rules
 from aegaeon.http.vocabulary import Vocabulary
 
 
@@ -24,6 +25,8 @@ class Family:
     after: str = ""
     between: str = ""
     in_list: bool = False
+    #: A call is tags instead of an object.
+    tagged: bool = False
 
 
 HERMES = Family(
@@ -43,14 +46,36 @@ MISTRAL_LIST = Family(
 MISTRAL = Family(
     Marks(begin="[TOOL_CALLS]", split="[ARGS]", id_prefix="", id_length=9), before="[TOOL_CALLS]"
 )
+QWEN_CODER = Family(
+    HERMES.marks, before=HERMES.before, after=HERMES.after, between="\n", tagged=True
+)
+
+#: By the names of `aegaeon.tool_parsers`; Mistral's has two forms.
+_NAMED = {
+    "hermes": HERMES,
+    "llama3_json": LLAMA,
+    "llama4_json": LLAMA,
+    "qwen3_coder": QWEN_CODER,
+    "qwen3_xml": QWEN_CODER,
+}
+
+
+def named_family(name: str, template: str, vocabulary: Vocabulary) -> Family | None:
+    """The family of a name; None for one that a newer scheduler knows."""
+    if name == "mistral":
+        newer = "[ARGS]" in template or "[ARGS]" in vocabulary.added.values()
+        return MISTRAL if newer else MISTRAL_LIST
+    return _NAMED.get(name)
 
 
 def family_of(template: str) -> Family | None:
     """The family whose form of calls a template shows or asks for."""
     if "[TOOL_CALLS]" in template:
         return MISTRAL if "[ARGS]" in template else MISTRAL_LIST
-    if "<tool_call>" in template and "<function=" not in template:
-        return HERMES
+    if "<tool_call>" in template:
+        if "<function=" not in template:
+            return HERMES
+        return QWEN_CODER if "<parameter=" in template else None
     if "<|python_tag|>" in template or '"parameters": dictionary' in template:
         return LLAMA
     return None
@@ -66,14 +91,17 @@ def shown_ids(family: Family, vocabulary: Vocabulary) -> frozenset[int]:
 def calls_grammar(
     family: Family, vocabulary: Vocabulary, tools: Sequence[Tool], *, single: bool
 ) -> str:
-    """Lark rules whose ``calls`` is one call of one of the tools, or several."""
+    """Lark rules whose ``calls`` is one call of one of the tools, or several. Raises ApiError."""
     special = {
         text: token
         for token in shown_ids(family, vocabulary)
         if (text := vocabulary.added.get(token))
     }
-    rules: list[str] = []
+    rules = text_rules() if family.tagged else []
     for number, tool in enumerate(tools):
+        if family.tagged:
+            rules += tagged_rules(number, tool)
+            continue
         name = json.dumps(tool.function.name)
         schema = lark_schema(tool.function.parameters or {"type": "object"})
         rules.append(f"arguments_{number}: {schema}")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import enum
 import secrets
 import string
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aegaeon.http.tools.call_scanner import CallScanner
+from aegaeon.http.tools.tagged_scanner import overlap
 
 _ALPHABET = string.ascii_letters + string.digits
 _MAX_NAME = 128
@@ -54,6 +57,24 @@ class Marks:
         return self.id_prefix + "".join(secrets.choice(_ALPHABET) for _ in range(self.id_length))
 
 
+class Scanner(Protocol):
+    """Reads a call while it is written."""
+
+    name: str | None
+    #: The text is no call.
+    failed: bool
+
+    @property
+    def done(self) -> bool:
+        """The call is closed."""
+
+    def feed(self, text: str) -> int:
+        """Take text up to the call's end; how many characters were taken."""
+
+    def arguments(self) -> str:
+        """What is new of the arguments, as JSON text."""
+
+
 class _At(enum.Enum):
     START = enum.auto()
     TEXT = enum.auto()
@@ -70,8 +91,16 @@ class CallParser:
     ``single`` only the first call is told.
     """
 
-    def __init__(self, marks: Marks, *, single: bool = False) -> None:
+    def __init__(
+        self,
+        marks: Marks,
+        *,
+        single: bool = False,
+        scanner: Callable[[], Scanner] = CallScanner,
+    ) -> None:
+        """``scanner`` makes what reads a call of its own mark."""
         self._marks = marks
+        self._new_scanner = scanner
         self._single = single
         self._at = _At.TEXT if marks.begin else _At.START
         self._held = ""
@@ -80,7 +109,7 @@ class CallParser:
         #: All of a call whose name is not known yet.
         self._raw = ""
         self._in_list = False
-        self._scanner = CallScanner()
+        self._scanner: Scanner = scanner()
         self._told = False
         #: Calls so far.
         self.count = 0
@@ -129,7 +158,7 @@ class CallParser:
         """Text up to the next call; white space at its end is held back."""
         begin = self._marks.begin
         at = self._held.find(begin) if begin else -1
-        certain = at if at >= 0 else len(self._held) - _overlap(self._held, begin)
+        certain = at if at >= 0 else len(self._held) - overlap(self._held, begin)
         text = self._space + self._held[:certain]
         kept = text.rstrip()
         parts.text += kept
@@ -155,7 +184,7 @@ class CallParser:
             self._raw += "["
             self._held = self._held[1:]
         elif self._held:
-            self._begin_call(CallScanner())
+            self._begin_call(self._new_scanner())
         return bool(self._held)
 
     def _named(self, split: str, parts: Parts) -> bool:
@@ -172,7 +201,7 @@ class CallParser:
             return True
         return False
 
-    def _begin_call(self, scanner: CallScanner) -> None:
+    def _begin_call(self, scanner: Scanner) -> None:
         self._scanner = scanner
         self._told = False
         self._at = _At.CALL
@@ -192,7 +221,7 @@ class CallParser:
             self._at = _At.TEXT
         return scanner.done or scanner.failed
 
-    def _tell(self, scanner: CallScanner, parts: Parts) -> None:
+    def _tell(self, scanner: Scanner, parts: Parts) -> None:
         arguments = scanner.arguments()
         if scanner.name is not None and not self._told:
             self._told = True
@@ -250,11 +279,3 @@ def parts_of(parser: CallParser | None, text: str, *, ends: bool) -> Parts:
         return parts
     rest = parser.finish()
     return Parts(parts.text + rest.text, parts.calls + rest.calls)
-
-
-def _overlap(text: str, mark: str) -> int:
-    """Length of the longest proper prefix of ``mark`` that ends ``text``."""
-    for length in range(min(len(mark) - 1, len(text)), 0, -1):
-        if text.endswith(mark[:length]):
-            return length
-    return 0

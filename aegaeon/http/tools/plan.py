@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aegaeon.constraint import Constraint
@@ -14,8 +16,16 @@ from aegaeon.http.formats import check_form
 from aegaeon.http.messages import NamedTool, Tool
 from aegaeon.http.models import ServedModel
 from aegaeon.http.schemas import ChatBody
-from aegaeon.http.tools.families import Family, calls_grammar, family_of, shown_ids
+from aegaeon.http.tools.argument_types import ArgumentTypes
+from aegaeon.http.tools.families import (
+    Family,
+    calls_grammar,
+    family_of,
+    named_family,
+    shown_ids,
+)
 from aegaeon.http.tools.parser import CallParser
+from aegaeon.http.tools.tagged_scanner import TaggedScanner
 
 
 @dataclass(frozen=True)
@@ -29,10 +39,17 @@ class ChatPlan:
     #: Special tokens that stay in the text.
     shown: frozenset[int] = frozenset()
     single: bool = False
+    #: Of the arguments of each tool.
+    types: Mapping[str, ArgumentTypes] = field(default_factory=dict)
 
     def parser(self) -> CallParser | None:
         """For one answer; None where no calls are expected."""
-        return None if self.family is None else CallParser(self.family.marks, single=self.single)
+        if self.family is None:
+            return None
+        if not self.family.tagged:
+            return CallParser(self.family.marks, single=self.single)
+        scanner = partial(TaggedScanner, self.types)
+        return CallParser(self.family.marks, single=self.single, scanner=scanner)
 
 
 def plan_chat(model: ServedModel, body: ChatBody) -> ChatPlan:
@@ -64,6 +81,7 @@ def plan_chat(model: ServedModel, body: ChatBody) -> ChatPlan:
         family=family,
         shown=shown_ids(family, model.vocabulary),
         single=single,
+        types={tool.function.name: ArgumentTypes(tool) for tool in tools},
     )
 
 
@@ -86,7 +104,8 @@ def _family(model: ServedModel, tools: list[Tool]) -> Family:
     template = template_of(model, tools=True)
     if "tools" not in template:
         raise unsupported("tools", f"the chat template of model {model.name!r} has none")
-    family = family_of(template)
+    named = model.tool_parser
+    family = named_family(named, template, model.vocabulary) if named else family_of(template)
     if family is None:
         raise unsupported("tools", f"the form of calls of model {model.name!r} is not known")
     for number, tool in enumerate(tools):

@@ -102,6 +102,8 @@ class ModelSpec:
     ttft_slo_ns: int = 0
     tpot_slo_ns: int = 0
     prefix_caching: bool = True
+    #: For gateways; empty means that the chat template tells.
+    tool_parser: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ def model_spec(message: model_pb2.ModelSpec) -> ModelSpec:
         message.ttft_slo_ns,
         message.tpot_slo_ns,
         not message.no_prefix_caching,
+        message.tool_parser,
     )
 
 
@@ -85,6 +86,7 @@ def model_spec_message(spec: ModelSpec) -> model_pb2.ModelSpec:
         ttft_slo_ns=spec.ttft_slo_ns,
         tpot_slo_ns=spec.tpot_slo_ns,
         no_prefix_caching=not spec.prefix_caching,
+        tool_parser=spec.tool_parser,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from aegaeon.errors import AegaeonError, InvalidRequestError, NotFoundError
 from aegaeon.rpc.status import abort, to_detail
 from aegaeon.security.guard import current_caller
+from aegaeon.tool_parsers import check_tool_parser
 from aegaeon.v1 import model_pb2, model_pb2_grpc
 from aegaeon_scheduler.core import commands
 from aegaeon_scheduler.core.admission import check_objective
@@ -130,6 +131,7 @@ def _checked(spec: ModelSpec) -> ModelSpec:
         raise _field("spec.path", spec.path, "a folder without '..' in its path")
     check_objective("spec.ttft_slo_ns", spec.ttft_slo_ns)
     check_objective("spec.tpot_slo_ns", spec.tpot_slo_ns)
+    check_tool_parser("spec.tool_parser", spec.tool_parser)
     return spec
 
 

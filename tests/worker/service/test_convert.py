@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from aegaeon.v1 import cluster_pb2, worker_pb2
+from aegaeon.v1 import cluster_pb2, model_pb2, worker_pb2
 from aegaeon_worker.engine import commands
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
@@ -54,6 +54,23 @@ def test_only_turns_of_the_prefill_stage_hand_off(
     command = convert.command_from_pb(worker_pb2.ExecuteRequest(queue_turn=turn))
     assert isinstance(command, commands.QueueTurn)
     assert command.hands_off == hands_off
+
+
+def test_what_a_scheduler_says_about_a_model_comes_back_to_it() -> None:
+    """Also what is for others: a scheduler that has lost its memory learns it from workers."""
+    spec = model_pb2.ModelSpec(
+        name="m",
+        path="/m",
+        dtype=model_pb2.DATA_TYPE_FLOAT16,
+        max_model_len=7,
+        trust_remote_code=True,
+        ttft_slo_ns=10**6,
+        tpot_slo_ns=10**7,
+        no_prefix_caching=True,
+        tool_parser="hermes",
+    )
+    assert {field.name for field, _ in spec.ListFields()} == set(spec.DESCRIPTOR.fields_by_name)
+    assert convert.spec_to_pb(convert.spec_from_pb(spec)) == spec
 
 
 def test_released_sequences_are_named() -> None:

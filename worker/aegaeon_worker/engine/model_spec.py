@@ -22,6 +22,8 @@ class ModelSpec:
     tpot_slo_ns: int = 0
     #: Sequences share the KV of common prefixes.
     prefix_caching: bool = True
+    #: What gateways need, kept as well.
+    tool_parser: str = ""
 
 
 @dataclass(frozen=True)

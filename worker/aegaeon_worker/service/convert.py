@@ -46,6 +46,7 @@ def spec_from_pb(spec: model_pb2.ModelSpec) -> ModelSpec:
         ttft_slo_ns=spec.ttft_slo_ns,
         tpot_slo_ns=spec.tpot_slo_ns,
         prefix_caching=not spec.no_prefix_caching,
+        tool_parser=spec.tool_parser,
     )
 
 
@@ -60,6 +61,7 @@ def spec_to_pb(spec: ModelSpec) -> model_pb2.ModelSpec:
         ttft_slo_ns=spec.ttft_slo_ns,
         tpot_slo_ns=spec.tpot_slo_ns,
         no_prefix_caching=not spec.prefix_caching,
+        tool_parser=spec.tool_parser,
     )
 
 

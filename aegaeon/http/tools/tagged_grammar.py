@@ -1,0 +1,160 @@
+"""Calls that are written as tags, with arguments of a tool's schema, as rules of a grammar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aegaeon.grammars import lark_schema
+from aegaeon.http.errors import ApiError, unsupported
+from aegaeon.http.messages import Tool
+from aegaeon.http.tools.argument_types import ArgumentTypes, resolved, type_of
+
+#: A string without limits, up to the end of its tag. It is over at the first such tag.
+_ANY_TEXT = "text"
+_END = "</parameter>"
+_DEFINITIONS = ("$defs", "definitions")
+_REMARKS = {"title", "description", "default", "examples", "deprecated", "$comment", *_DEFINITIONS}
+_OF_OBJECTS = {"type", "properties", "required", "additionalProperties", "$schema", "$id"}
+_COUNTS = {"minProperties", "maxProperties"}
+#: What may say something about strings, besides their type and length.
+_OF_STRINGS = {"pattern", "format", "contentEncoding", "contentMediaType", "contentSchema"}
+_COMBINED = {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "enum", "const"}
+_MAX_DEPTH = 16
+
+
+def text_rules() -> list[str]:
+    """What the rules of all calls share."""
+    return _text_rule(_ANY_TEXT, 0, None)
+
+
+def tagged_rules(number: int, tool: Tool) -> list[str]:
+    """Rules whose ``call_NUMBER`` is a call of the tool. Raises ApiError for a schema that says
+    more than they can."""
+    return _Rules(number, tool).made()
+
+
+class _Rules:
+    """Of one tool."""
+
+    def __init__(self, number: int, tool: Tool) -> None:
+        self._number = number
+        self._tool = tool
+        self._types = ArgumentTypes(tool)
+        self._schema = self._followed(self._types.root, "a $ref with more beside it")
+        self._rules: list[str] = []
+
+    def made(self) -> list[str]:
+        parts = [_literal(f"<function={self._tool.function.name}>\n")]
+        required = self._names("required")
+        for position, name in enumerate(self._written(required)):
+            rule = f"argument_{self._number}_{position}"
+            opening = _literal(f"<parameter={name}>\n")
+            alternatives = " | ".join(self._value(name, self._property(name), rule))
+            self._rules.append(f'{rule}: {opening} ({alternatives}) "\\n"')
+            parts.append(rule if name in required else f"{rule}?")
+        parts.append('"</function>"')
+        return [*self._rules, f"call_{self._number}: {' '.join(parts)}"]
+
+    def _written(self, required: list[str]) -> list[str]:
+        """Arguments in their order, those that are required and have no schema last."""
+        unknown = self._schema.keys() - _REMARKS - _OF_OBJECTS - _COUNTS
+        if unknown:
+            raise self._refused(min(unknown))
+        names = [*self._properties(), *required]
+        least, most = self._schema.get("minProperties", 0), self._schema.get("maxProperties")
+        if most == 0:
+            names = []
+        elif most is not None and most < len(set(names)):
+            raise self._refused("maxProperties")
+        if least > len(set(required)):
+            raise self._refused("minProperties")
+        for name in names:
+            if ">" in name or "\n" in name:
+                raise self._refused(f"properties[{name!r}]")
+        return list(dict.fromkeys(names))
+
+    def _value(self, name: str, schema: Any, rule: str, depth: int = 0) -> list[str]:
+        """Ways to write a value, each with the end of its tag."""
+        types = self._types.allowed(schema)
+        if "string" not in types:
+            return [self._json(schema)]
+        schema = self._followed(schema, f"properties[{name!r}], where a $ref has more beside it,")
+        keys = schema.keys() - _REMARKS
+        refused = keys & _OF_STRINGS
+        if refused:
+            raise self._refused(f"properties[{name!r}].{min(refused)}")
+        if keys in ({"anyOf"}, {"oneOf"}) and depth < _MAX_DEPTH:
+            members = enumerate(schema[min(keys)])
+            found = [self._value(name, one, f"{rule}_{i}", depth + 1) for i, one in members]
+            return [way for ways in found for way in ways]
+        if keys in ({"enum"}, {"enum", "type"}, {"const"}, {"const", "type"}):
+            return self._listed(name, schema)
+        if keys & _COMBINED:
+            raise self._refused(f"properties[{name!r}].{min(keys & _COMBINED)}")
+        others = types - {"string"} - ({"integer"} if "number" in types else set())
+        ways = [self._text(schema, rule)]
+        if others:
+            ways.append(self._json({**schema, "type": sorted(others)}))
+        return ways
+
+    def _listed(self, name: str, schema: Mapping[str, Any]) -> list[str]:
+        values = schema.get("enum", [schema.get("const")])
+        texts = [value for value in values if isinstance(value, str)]
+        if any(_END in text for text in texts):
+            raise self._refused(f"properties[{name!r}].enum")
+        types = self._types.allowed(schema)
+        others = [v for v in values if not isinstance(v, str) and type_of(v) in types]
+        ways = [_literal(f"{text}\n{_END}") for text in texts]
+        return [*ways, self._json({"enum": others})] if others else ways
+
+    def _text(self, schema: Mapping[str, Any], rule: str) -> str:
+        least, most = schema.get("minLength", 0), schema.get("maxLength")
+        if not least and most is None:
+            return _ANY_TEXT
+        self._rules += _text_rule(f"{rule}_text", least, most)
+        return f"{rule}_text"
+
+    def _json(self, schema: Mapping[str, Any]) -> str:
+        root = self._types.root if isinstance(self._types.root, dict) else {}
+        shared = {key: root[key] for key in _DEFINITIONS if key in root}
+        return f"{lark_schema({**shared, **schema})} {_literal(chr(10) + _END)}"
+
+    def _followed(self, schema: Any, where: str) -> Mapping[str, Any]:
+        """What a reference leads to, if that is all there is."""
+        if isinstance(schema, dict) and "$ref" in schema and schema.keys() - _REMARKS - {"$ref"}:
+            raise self._refused(where)
+        return resolved(schema, self._types.root)
+
+    def _property(self, name: str) -> Any:
+        return self._properties().get(name, self._schema.get("additionalProperties"))
+
+    def _properties(self) -> Mapping[str, Any]:
+        found = self._schema.get("properties")
+        return found if isinstance(found, dict) else {}
+
+    def _names(self, key: str) -> list[str]:
+        found = self._schema.get(key)
+        return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+
+    def _refused(self, where: str) -> ApiError:
+        return unsupported(
+            "tools",
+            f"function {self._tool.function.name!r}: a required call of this model cannot be held "
+            f"to {where} of its parameters, as it writes strings without quotes",
+        )
+
+
+def _text_rule(name: str, least: int, most: int | None) -> list[str]:
+    """A string of so many characters, with the end of its tag."""
+    count = f"{{{least},{'' if most is None else most}}}"
+    terminal = name.upper()
+    return [
+        f'{name}[suffix="{_END}"]: {terminal}',
+        rf"{terminal}: /(?s:.{count})\n/ & ~/(?s:.*<\/parameter>.*)/",
+    ]
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
