@@ -59,7 +59,8 @@ chaos: $(STAMP) ## Kill, stop, cut and fill while tokens are compared: ROUNDS=20
 soak: $(STAMP) ## Serve twice what fits and watch the memory: MINUTES=10.
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10)
 
-fuzz: $(STAMP) ## Send and read nonsense: MINUTES=5 for each kind, FUZZ_SEED=.
+fuzz: $(STAMP) ## New examples for every property, then nonsense: MINUTES=5 for each kind, FUZZ_SEED=.
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=explore -o timeout=0
 	FUZZ_SECONDS=$$(( $(or $(MINUTES),5) * 60 )) FUZZ_SEED=$(or $(FUZZ_SEED),$$(date +%s)) $(BIN)/python -m pytest tests/fuzz -s -o timeout=0
 
 wheel: $(STAMP) ## Build the wheel into dist/.

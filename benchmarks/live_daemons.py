@@ -45,8 +45,10 @@ def live_service(policy: str, topology: Topology, sizes: NodeSizes) -> Iterator[
             )
             for index, role in enumerate(topology.roles)
         ]
-        assert len(workers) == len(topology.roles)
-        yield stack.enter_context(LLMService(address=scheduler))
+        service = stack.enter_context(LLMService(address=scheduler))
+        # A worker that serves has yet to register.
+        _wait_for_workers(service, len(workers))
+        yield service
 
 
 def worker_flags(folder: str, scheduler: str, index: int, role: str, sizes: NodeSizes) -> list[str]:
@@ -81,6 +83,14 @@ def start_daemon(
         if address is not None:
             return address
     raise TimeoutError(f"{name} did not serve in {_READY_S:.0f} s:\n{child.log_tail()}")
+
+
+def _wait_for_workers(service: LLMService, count: int) -> None:
+    deadline = time.monotonic() + _READY_S
+    while sum(worker.connected for worker in service.runtime().workers) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{count} workers did not connect in {_READY_S:.0f} s")
+        time.sleep(0.05)
 
 
 def _stop(child: Child) -> None:

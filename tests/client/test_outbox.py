@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aegaeon.client import outbox as module
@@ -40,7 +40,6 @@ def sent(fill: Callable[[Outbox], None]) -> list[inference_pb2.SessionRequest]:
 _ENTRIES = st.lists(st.tuples(st.booleans(), st.integers(1, 60_000)), max_size=40)
 
 
-@settings(deadline=None)
 @given(_ENTRIES)
 def test_everything_leaves_once_in_order_and_in_bounded_messages(
     entries: list[tuple[bool, int]],

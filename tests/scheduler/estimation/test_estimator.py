@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from math import isfinite
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aegaeon_scheduler.core.estimation.estimates import Estimates
@@ -52,7 +52,6 @@ def steady(step_ns: int, count: int = 200) -> Estimator:
     return taught([(step_ns, 1 + n % 8, 100 * (n % 7), 0, 0) for n in range(count)])
 
 
-@settings(deadline=None)
 @given(st.lists(steps, max_size=80), batches, contexts)
 def test_step_times_are_positive_and_grow_with_batch_and_context(
     measured: list[tuple[int, int, int, int, int]], batch: int, context: int
@@ -65,7 +64,6 @@ def test_step_times_are_positive_and_grow_with_batch_and_context(
     assert here <= subject.step_ns("a", batch, context + 1_000)
 
 
-@settings(deadline=None)
 @given(st.lists(steps, max_size=80), st.integers(1, 20_000), contexts)
 def test_prefill_times_are_positive_and_grow_with_tokens_and_context(
     measured: list[tuple[int, int, int, int, int]], tokens: int, context: int
@@ -78,7 +76,6 @@ def test_prefill_times_are_positive_and_grow_with_tokens_and_context(
     assert here <= subject.prefill_ns("a", tokens, context + 1_000)
 
 
-@settings(deadline=None)
 @given(st.lists(turns, max_size=40), st.integers(0, 1 << 36))
 def test_switch_and_swap_times_are_never_negative_and_grow_with_bytes(
     measured: list[tuple[bool, int, int, int, int]], nbytes: int
@@ -91,7 +88,6 @@ def test_switch_and_swap_times_are_never_negative_and_grow_with_bytes(
     assert isfinite(subject.switch_ns("a") + subject.kv_swap_ns(nbytes))
 
 
-@settings(deadline=None)
 @given(st.lists(steps, max_size=60), batches, contexts)
 def test_the_same_measurements_give_the_same_estimates(
     measured: list[tuple[int, int, int, int, int]], batch: int, context: int
@@ -101,7 +97,6 @@ def test_the_same_measurements_give_the_same_estimates(
     assert one.prefill_ns("a", batch) == other.prefill_ns("a", batch)
 
 
-@settings(deadline=None)
 @given(
     st.floats(0.5, 100),
     st.floats(0, 1),
@@ -122,7 +117,6 @@ def test_a_linear_device_is_recovered_within_two_percent(
         assert abs(subject.step_ns("a", batch, context) / truth(batch, context) - 1) < 0.02
 
 
-@settings(deadline=None)
 @given(st.floats(0.5, 50), st.floats(0.005, 1), st.data())
 def test_linear_prefills_are_recovered_within_two_percent(
     fixed_ms: float, token_ms: float, data: st.DataObject
@@ -147,7 +141,6 @@ def test_the_prefill_of_mixed_steps_is_learned_from_what_decoding_leaves() -> No
     assert abs(expected / (36 * MS) - 1) < 0.05
 
 
-@settings(deadline=None)
 @given(st.one_of(st.just(1), st.integers(20 * 20 * MS, 1 << 50)), st.integers(1, 8))
 def test_one_outlier_moves_a_learned_estimate_by_less_than_a_tenth(
     outlier: int, batch: int
@@ -172,7 +165,6 @@ def test_a_lasting_change_is_followed() -> None:
     assert abs(subject.step_ns("a", 4, 300) / (60 * MS) - 1) < 0.1
 
 
-@settings(deadline=None)
 @given(st.integers(0, 256), contexts, st.integers(0, 512))
 def test_steps_without_a_time_teach_nothing(batch: int, context: int, tokens: int) -> None:
     subject = taught([(0, batch, context, tokens, 1)] * 20)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aegaeon_worker.engine.events import StepBatch
@@ -35,6 +35,7 @@ def learned(decode_ns: int, token_ns: int, steps: int = 64) -> PrefillPace:
     token_ns=st.integers(1_000, 5 * MS),
     tpot_ns=st.integers(MS, 500 * MS),
 )
+@example(decode_ns=100 * MS, token_ns=1_000, tpot_ns=400 * MS)  # decoding is nearly all of a step
 def test_a_step_stays_within_the_time_per_token_unless_it_takes_the_fewest_tokens(
     decode_ns: int, token_ns: int, tpot_ns: int
 ) -> None:

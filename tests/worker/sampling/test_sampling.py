@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from aegaeon_worker.sampling import filters
@@ -85,7 +85,6 @@ def scores_of(rows: list[list[float]], sampling: list[SamplingParameters]) -> to
 
 
 @given(st.data(), st.integers(1, 60), st.integers(1, 3), st.sampled_from([1, 3, 512]))
-@settings(deadline=None)
 def test_filters_leave_what_the_reference_leaves(
     device: torch.device, data: st.DataObject, vocab: int, count: int, candidates: int
 ) -> None:

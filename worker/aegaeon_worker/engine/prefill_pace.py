@@ -10,6 +10,9 @@ from aegaeon_worker.engine.events import StepBatch
 _NEWEST = 1 / 8
 #: Share of the time per token that a step may take; the rest is for what is not measured here.
 _STEP_SHARE = 0.8
+#: Share of a mixed step that its prompt tokens take at least. Where they take less, decoding fills
+#: the step, and the most tokens still fit; a larger share would then count decoding as theirs.
+_LEAST_PREFILL_SHARE = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,9 @@ class PrefillPace:
         if not step.step_time_ns:
             return
         if step.prefill_tokens:
-            # The decoding half of the step; at most half of it, should that estimate be too high.
-            decode_ns = min(self._decode_ns, step.step_time_ns / 2) if step.decode_sequences else 0
+            # Should the decoding part be estimated too high, some of the step is the prompt's.
+            most_ns = step.step_time_ns * (1 - _LEAST_PREFILL_SHARE)
+            decode_ns = min(self._decode_ns, most_ns) if step.decode_sequences else 0
             token_ns = (step.step_time_ns - decode_ns) / step.prefill_tokens
             self._token_ns = _moved(self._token_ns, token_ns)
         elif step.decode_sequences:
