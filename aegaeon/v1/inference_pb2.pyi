@@ -92,8 +92,26 @@ class LogProbabilities(_message.Message):
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
+class PromptLogProbabilities(_message.Message):
+    __slots__ = ("owners", "starts", "counts", "logprobs", "top_counts", "top_token_ids", "top_logprobs")
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    TOP_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    owners: _containers.RepeatedScalarFieldContainer[int]
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    top_counts: _containers.RepeatedScalarFieldContainer[int]
+    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, owners: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., top_counts: _Optional[_Iterable[int]] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "label", "prompt_token_ids", "generated_token_ids", "stop", "priority", "ttft_slo_ns", "tpot_slo_ns", "sampling", "cache_salt", "no_prefix_caching", "trace_parent")
+    __slots__ = ("model", "label", "prompt_token_ids", "generated_token_ids", "stop", "priority", "ttft_slo_ns", "tpot_slo_ns", "sampling", "cache_salt", "no_prefix_caching", "trace_parent", "prompt_logprobs", "told_prompt_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +124,8 @@ class GenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     NO_PREFIX_CACHING_FIELD_NUMBER: _ClassVar[int]
     TRACE_PARENT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     label: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -118,23 +138,27 @@ class GenerateRequest(_message.Message):
     cache_salt: str
     no_prefix_caching: bool
     trace_parent: str
-    def __init__(self, model: _Optional[str] = ..., label: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[StopConditions, _Mapping]] = ..., priority: _Optional[int] = ..., ttft_slo_ns: _Optional[int] = ..., tpot_slo_ns: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., cache_salt: _Optional[str] = ..., no_prefix_caching: _Optional[bool] = ..., trace_parent: _Optional[str] = ...) -> None: ...
+    prompt_logprobs: int
+    told_prompt_tokens: int
+    def __init__(self, model: _Optional[str] = ..., label: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[StopConditions, _Mapping]] = ..., priority: _Optional[int] = ..., ttft_slo_ns: _Optional[int] = ..., tpot_slo_ns: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParameters, _Mapping]] = ..., cache_salt: _Optional[str] = ..., no_prefix_caching: _Optional[bool] = ..., trace_parent: _Optional[str] = ..., prompt_logprobs: _Optional[int] = ..., told_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("token_ids", "step_times_ns", "received_unix_ns", "finish_reason", "log_probabilities", "cached_tokens")
+    __slots__ = ("token_ids", "step_times_ns", "received_unix_ns", "finish_reason", "log_probabilities", "cached_tokens", "prompt_log_probabilities")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMES_NS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     step_times_ns: _containers.RepeatedScalarFieldContainer[int]
     received_unix_ns: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
     log_probabilities: LogProbabilities
     cached_tokens: int
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    prompt_log_probabilities: PromptLogProbabilities
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ..., cached_tokens: _Optional[int] = ..., prompt_log_probabilities: _Optional[_Union[PromptLogProbabilities, _Mapping]] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
     __slots__ = ("submit", "cancel", "submits")
@@ -169,7 +193,7 @@ class SessionCancel(_message.Message):
     def __init__(self, stream_id: _Optional[int] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("deltas", "stream_ids", "token_ids", "step_token_counts", "step_times_ns", "received_unix_ns", "log_probabilities", "cached_stream_ids", "cached_tokens")
+    __slots__ = ("deltas", "stream_ids", "token_ids", "step_token_counts", "step_times_ns", "received_unix_ns", "log_probabilities", "cached_stream_ids", "cached_tokens", "prompt_log_probabilities")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +203,7 @@ class SessionResponse(_message.Message):
     LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     CACHED_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     deltas: _containers.RepeatedCompositeFieldContainer[SessionDelta]
     stream_ids: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -188,7 +213,8 @@ class SessionResponse(_message.Message):
     log_probabilities: LogProbabilities
     cached_stream_ids: _containers.RepeatedScalarFieldContainer[int]
     cached_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, deltas: _Optional[_Iterable[_Union[SessionDelta, _Mapping]]] = ..., stream_ids: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., step_token_counts: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ..., cached_stream_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    prompt_log_probabilities: PromptLogProbabilities
+    def __init__(self, deltas: _Optional[_Iterable[_Union[SessionDelta, _Mapping]]] = ..., stream_ids: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., step_token_counts: _Optional[_Iterable[int]] = ..., step_times_ns: _Optional[_Iterable[int]] = ..., received_unix_ns: _Optional[_Iterable[int]] = ..., log_probabilities: _Optional[_Union[LogProbabilities, _Mapping]] = ..., cached_stream_ids: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., prompt_log_probabilities: _Optional[_Union[PromptLogProbabilities, _Mapping]] = ...) -> None: ...
 
 class SessionDelta(_message.Message):
     __slots__ = ("stream_id", "response", "error")

@@ -60,7 +60,7 @@ class AddSequences(_message.Message):
     def __init__(self, sequences: _Optional[_Iterable[_Union[SequenceSpec, _Mapping]]] = ...) -> None: ...
 
 class SequenceSpec(_message.Message):
-    __slots__ = ("handle", "model", "prompt_token_ids", "generated_token_ids", "stop", "kv", "sampling", "no_prefix_caching", "cache_salt", "label", "trace_parent", "tpot_ns")
+    __slots__ = ("handle", "model", "prompt_token_ids", "generated_token_ids", "stop", "kv", "sampling", "no_prefix_caching", "cache_salt", "label", "trace_parent", "tpot_ns", "prompt_logprobs", "told_prompt_tokens")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,8 @@ class SequenceSpec(_message.Message):
     LABEL_FIELD_NUMBER: _ClassVar[int]
     TRACE_PARENT_FIELD_NUMBER: _ClassVar[int]
     TPOT_NS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     model: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -85,7 +87,9 @@ class SequenceSpec(_message.Message):
     label: str
     trace_parent: str
     tpot_ns: int
-    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParameters, _Mapping]] = ..., no_prefix_caching: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., label: _Optional[str] = ..., trace_parent: _Optional[str] = ..., tpot_ns: _Optional[int] = ...) -> None: ...
+    prompt_logprobs: int
+    told_prompt_tokens: int
+    def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParameters, _Mapping]] = ..., no_prefix_caching: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., label: _Optional[str] = ..., trace_parent: _Optional[str] = ..., tpot_ns: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., told_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class KvPlace(_message.Message):
     __slots__ = ("num_tokens", "block_bytes", "runs", "address", "pieces")
@@ -266,7 +270,7 @@ class TurnStarted(_message.Message):
     def __init__(self, turn_id: _Optional[int] = ..., switched: _Optional[bool] = ..., switch_time_ns: _Optional[int] = ..., weight_copy_ns: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., kv_swap_ns: _Optional[int] = ..., kv_bytes: _Optional[int] = ...) -> None: ...
 
 class StepBatch(_message.Message):
-    __slots__ = ("turn_id", "handles", "token_ids", "finish_reasons", "step_time_ns", "prefill_tokens", "decode_sequences", "context_tokens", "log_probabilities")
+    __slots__ = ("turn_id", "handles", "token_ids", "finish_reasons", "step_time_ns", "prefill_tokens", "decode_sequences", "context_tokens", "log_probabilities", "prompt_log_probabilities")
     TURN_ID_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -276,6 +280,7 @@ class StepBatch(_message.Message):
     DECODE_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     turn_id: int
     handles: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -285,7 +290,8 @@ class StepBatch(_message.Message):
     decode_sequences: int
     context_tokens: int
     log_probabilities: _inference_pb2.LogProbabilities
-    def __init__(self, turn_id: _Optional[int] = ..., handles: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reasons: _Optional[_Iterable[_Union[_inference_pb2.FinishReason, str]]] = ..., step_time_ns: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., decode_sequences: _Optional[int] = ..., context_tokens: _Optional[int] = ..., log_probabilities: _Optional[_Union[_inference_pb2.LogProbabilities, _Mapping]] = ...) -> None: ...
+    prompt_log_probabilities: _inference_pb2.PromptLogProbabilities
+    def __init__(self, turn_id: _Optional[int] = ..., handles: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reasons: _Optional[_Iterable[_Union[_inference_pb2.FinishReason, str]]] = ..., step_time_ns: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., decode_sequences: _Optional[int] = ..., context_tokens: _Optional[int] = ..., log_probabilities: _Optional[_Union[_inference_pb2.LogProbabilities, _Mapping]] = ..., prompt_log_probabilities: _Optional[_Union[_inference_pb2.PromptLogProbabilities, _Mapping]] = ...) -> None: ...
 
 class TurnEnded(_message.Message):
     __slots__ = ("turn_id", "reason", "elapsed_ns", "steps", "recomputed_sequences")

@@ -44,6 +44,10 @@ class Output:
     """Where it was handed off."""
     log_probabilities: list[TokenLogProbabilities] = field(default_factory=list)
     """Of the tokens, where they were asked for."""
+    told_from: int = 1
+    """The first position in the prompt whose log-probability is to be told."""
+    prompt: list[tuple[float, dict[int, float]]] = field(default_factory=list)
+    """From there on: of the prompt's tokens, and of the most probable ones."""
 
     @property
     def ended(self) -> bool:
@@ -163,10 +167,12 @@ class EngineHarness:
         sampling: SamplingParameters | None = None,
         prefix_caching: bool = True,
         cache_salt: str = "",
+        prompt_logprobs: int | None = None,
+        told: int = 0,
     ) -> int:
         """Make a sequence known; returns its handle."""
         handle = next(self._handles)
-        self.outputs[handle] = Output()
+        self.outputs[handle] = Output(told_from=max(1, told))
         stop = commands.StopConditions(
             max_new_tokens, min_new_tokens, frozenset(stop_ids), max_model_len
         )
@@ -181,6 +187,8 @@ class EngineHarness:
             prefix_caching,
             cache_salt,
             f"label-{handle}",
+            prompt_logprobs=prompt_logprobs,
+            told_prompt_tokens=told,
         )
         self.send(commands.AddSequences([spec]))
         return handle
@@ -249,6 +257,8 @@ class EngineHarness:
         return count
 
     def _take_step(self, step: events.StepBatch) -> None:
+        for piece in step.prompt_scores:
+            self._take_scores(piece)
         for index, told in step.log_probabilities.items():
             self.outputs[step.handles[index]].log_probabilities.append(told)
         rows = zip(step.handles, step.token_ids, step.finish_reasons, strict=True)
@@ -259,3 +269,15 @@ class EngineHarness:
                 output.tokens.append(token)
             if reason is not FinishReason.NONE:
                 output.finish = reason
+
+    def _take_scores(self, piece: events.PromptScores) -> None:
+        output, told = self.outputs[piece.handle], piece.told
+        assert not output.ended, f"sequence {piece.handle} was scored after its end"
+        assert not output.tokens, f"sequence {piece.handle} was scored after its first token"
+        assert piece.start == output.told_from + len(output.prompt), "a token twice, or never"
+        assert told.logprobs, "nothing is told"
+        top = zip(told.top_token_ids, told.top_logprobs, strict=True)
+        output.prompt += [
+            (value, dict(itertools.islice(top, told.top_count))) for value in told.logprobs
+        ]
+        assert not list(top)

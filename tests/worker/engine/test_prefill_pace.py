@@ -22,7 +22,7 @@ def step(decode_sequences: int, prefill_tokens: int, step_time_ns: int) -> StepB
 
 
 def learned(decode_ns: int, token_ns: int, steps: int = 64) -> PrefillPace:
-    pace = PrefillPace(LIMITS)
+    pace = PrefillPace(LIMITS, 1000)
     for _ in range(steps):
         pace.observe(step(0, 256, 256 * token_ns))
         pace.observe(step(8, 0, decode_ns))
@@ -53,7 +53,7 @@ def test_fast_devices_take_whole_chunks_and_slow_ones_the_fewest() -> None:
 
 def test_without_a_promise_or_measurements_chunks_are_short() -> None:
     assert learned(6 * MS, 22_000).mixed_tokens(0) == 64
-    assert PrefillPace(LIMITS).mixed_tokens(100 * MS) == 64
+    assert PrefillPace(LIMITS, 1000).mixed_tokens(100 * MS) == 64
 
 
 def test_a_step_of_unknown_time_teaches_nothing() -> None:

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from aegaeon.demo_model import fetch_demo_model
 from aegaeon_worker.engine import events
 from tests.worker.engine.harness import EngineHarness
+from tests.worker.engine.reference import assert_scored
 from tests.worker.models.tiny import make_checkpoint
 
 MIB = 1 << 20
@@ -166,3 +167,19 @@ def test_three_models_take_turns_on_a_device_that_holds_one(
         assert (lost > 0) == recomputed
         if not recomputed:
             assert sum(event.kv_bytes for event in started) > 0
+
+
+def test_a_prompt_of_several_chunks_is_scored_beside_others(
+    workload: Workload, shm_dir: Path
+) -> None:
+    """Tokens of real text, and a vocabulary that makes a chunk's logits 100 MB."""
+    prompt = max((p for p in workload.prompts if len(p) < 1000), key=len)
+    others = workload.prompts[:8]
+    with EngineHarness(shm_dir, device_memory_bytes=POOL_BYTES) as engine:
+        engine.load(workload.path, "smollm2")
+        beside = [engine.add("smollm2", other, NEW_TOKENS) for other in others]
+        handle = engine.add("smollm2", prompt, 2, prompt_logprobs=3)
+        engine.turn("smollm2", [*beside, handle])
+        engine.wait_ended([*beside, handle])
+        assert [engine.tokens(one) for one in beside] == workload.expected[:8]
+        assert_scored(engine.outputs[handle].prompt, workload.path, prompt, 3)

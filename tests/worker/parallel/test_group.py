@@ -25,7 +25,7 @@ from aegaeon_worker.parallel.followers import Followers
 from aegaeon_worker.sampling.parameters import SamplingParameters
 from tests.worker.engine.harness import EngineHarness
 from tests.worker.engine.pace import one_ahead, plain_decode_step
-from tests.worker.engine.reference import reference_tokens
+from tests.worker.engine.reference import assert_scored, reference_tokens
 from tests.worker.models.tiny import make_checkpoint
 
 NEW_TOKENS = 12
@@ -227,3 +227,19 @@ def test_a_group_that_breaks_in_the_middle_of_a_copy_leaves_nothing_behind(
 
 def lose_a_rank(*_: object) -> None:
     raise GroupBroken("lost in the middle")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_ranks_score_prompts_as_one_does(
+    pace: None, shm_dir: Path, checkpoints: dict[str, Path], family: str
+) -> None:
+    path, prompts = checkpoints[family], [*PROMPTS, list(range(3, 503)) + list(range(90, 190))]
+    with RankedHarness(shm_dir, 2) as engine:
+        engine.load(path)
+        scored = [engine.add(family, prompt, 4, prompt_logprobs=3) for prompt in prompts]
+        plain = [engine.add(family, prompt, 4) for prompt in prompts]
+        engine.turn(family, [*scored, *plain])
+        engine.wait_ended([*scored, *plain])
+        for one, other, prompt in zip(scored, plain, prompts, strict=True):
+            assert_scored(engine.outputs[one].prompt, path, prompt, 3)
+            assert engine.tokens(one) == engine.tokens(other)

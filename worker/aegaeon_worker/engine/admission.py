@@ -7,6 +7,7 @@ from aegaeon_worker.engine.commands import SequenceSpec
 from aegaeon_worker.engine.model_table import InstalledModel
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.grammar.constraints import Constraints
+from aegaeon_worker.kv.prefix_keys import Prefix
 
 
 def admit(spec: SequenceSpec, model: InstalledModel | None, constraints: Constraints) -> Sequence:
@@ -20,6 +21,14 @@ def admit(spec: SequenceSpec, model: InstalledModel | None, constraints: Constra
     if constraint is None:
         return Sequence(spec)
     return Sequence(spec, constraints.compiler.compile(model.loaded, constraint, spec.generated))
+
+
+def prefix_of(spec: SequenceSpec, sequence: Sequence) -> Prefix | None:
+    """By what it shares KV with others; None where it does not. A prompt that is scored is computed
+    as a whole, since logits of all of it are wanted."""
+    if not spec.prefix_caching or sequence.is_scored:
+        return None
+    return Prefix(sequence.tokens, spec.cache_salt)
 
 
 def _problem(spec: SequenceSpec, model: InstalledModel) -> str | None:
@@ -40,4 +49,11 @@ def _problem(spec: SequenceSpec, model: InstalledModel) -> str | None:
             f"KV of {spec.kv.num_tokens} tokens, but only {len(tokens)} tokens, the last of which "
             "must be without"
         )
+    if spec.kv is not None and spec.prompt_logprobs is not None:
+        told = spec.told_prompt_tokens
+        if told < min(len(spec.prompt), spec.kv.num_tokens + 1):
+            return (
+                f"KV of {spec.kv.num_tokens} tokens, but the prompt is to be scored from token "
+                f"{told} on, for which it has to be computed"
+            )
     return None

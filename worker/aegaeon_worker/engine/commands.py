@@ -39,6 +39,8 @@ class SequenceSpec:
     ``cache_salt`` that begin with the same tokens. ``label`` is the caller's, for the log, and
     ``trace_parent`` of the caller's span.
     ``tpot_ns`` is the time per further token that it was promised; 0 is not known.
+    With ``prompt_logprobs`` it tells the log-probabilities of its prompt's tokens, and of so many
+    most probable ones beside each, except of the first ``told_prompt_tokens``.
     """
 
     handle: int
@@ -53,6 +55,8 @@ class SequenceSpec:
     label: str = ""
     trace_parent: str = ""
     tpot_ns: int = 0
+    prompt_logprobs: int | None = None
+    told_prompt_tokens: int = 0
 
 
 @dataclass(frozen=True)

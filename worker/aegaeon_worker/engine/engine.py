@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from aegaeon.errors import AegaeonError, EngineError, PreconditionError
 from aegaeon_worker.engine import commands as cmd
-from aegaeon_worker.engine.admission import admit
+from aegaeon_worker.engine.admission import admit, prefix_of
 from aegaeon_worker.engine.events import (
     Event,
     FinishReason,
@@ -33,7 +33,6 @@ from aegaeon_worker.engine.turn_start import TurnStart
 from aegaeon_worker.grammar.constraints import Constraints
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.memory_manager import MemoryManager
-from aegaeon_worker.kv.prefix_keys import Prefix
 
 _MEMORY_EVENT_INTERVAL_NS = 1_000_000_000
 
@@ -235,7 +234,7 @@ class Engine:
                 self._publish(SequenceFailed(spec.handle, error))
                 continue
             self._sequences[spec.handle] = sequence
-            prefix = Prefix(sequence.tokens, spec.cache_salt) if spec.prefix_caching else None
+            prefix = prefix_of(spec, sequence)
             self._memory.add_sequence(spec.handle, spec.model, spec.kv, prefix)
         self._tell_arrived()
 

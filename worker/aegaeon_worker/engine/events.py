@@ -12,6 +12,7 @@ from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.prefix_use import PrefixUse, Reused
 from aegaeon_worker.sampling.log_probabilities import TokenLogProbabilities
+from aegaeon_worker.sampling.prompt_log_probabilities import ToldTokens
 
 
 class FinishReason(enum.Enum):
@@ -93,12 +94,21 @@ class TurnStarted:
     kv_bytes: int
 
 
+@dataclass(frozen=True)
+class PromptScores:
+    """Log-probabilities of a part of a sequence's prompt, from position ``start`` on."""
+
+    handle: int
+    start: int
+    told: ToldTokens
+
+
 @dataclass
 class StepBatch:
     """One step; the three lists run in parallel, one entry per sequence that got a token or ended.
 
     ``turn_id`` is 0 for ends outside any turn. ``log_probabilities`` are of the entries whose
-    sequences ask for them, by index.
+    sequences ask for them, by index; ``prompt_scores`` of prompts, ahead of the step's tokens.
     """
 
     turn_id: int
@@ -110,6 +120,7 @@ class StepBatch:
     decode_sequences: int = 0
     context_tokens: int = 0
     log_probabilities: dict[int, TokenLogProbabilities] = field(default_factory=dict)
+    prompt_scores: list[PromptScores] = field(default_factory=list)
 
     def add(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 
 from aegaeon.errors import EngineError
 from aegaeon_worker.engine.execution import Watch
+from aegaeon_worker.engine.prompt_scores import PendingPromptScores
 from aegaeon_worker.engine.sampler import Choice, PendingChoices
 from aegaeon_worker.engine.step_plan import Chunk, StepTokens
 
@@ -13,7 +14,13 @@ from aegaeon_worker.engine.step_plan import Chunk, StepTokens
 class IssuedStep:
     """Counts what was issued at once, because the sequences go on before their tokens are known."""
 
-    def __init__(self, chunks: Seq[Chunk], choices: PendingChoices, watch: Watch) -> None:
+    def __init__(
+        self,
+        chunks: Seq[Chunk],
+        choices: PendingChoices,
+        watch: Watch,
+        scores: PendingPromptScores | None = None,
+    ) -> None:
         """``choices`` are of the chunks that complete, in their order."""
         self.completing = [chunk.sequence for chunk in chunks if chunk.completes]
         """Those that get a token."""
@@ -25,6 +32,8 @@ class IssuedStep:
             choices.tokens, {sequence: row for row, sequence in enumerate(self.completing)}
         )
         """What the next step may take up."""
+        self.scores = scores
+        """What it tells of prompts, if anything."""
         self._choices = choices
         self._watch = watch
 

@@ -142,9 +142,8 @@ class ModelTable:
             outcome.weights.release()
         loaded = LoadedModel(prepared.spec, outcome.facts)
         decode = self._decode_steps(outcome.served, model)
-        self._installed[name] = InstalledModel(
-            loaded, outcome.served, model, decode, PrefillPace(self._execution.limits)
-        )
+        pace = PrefillPace(self._execution.limits, outcome.served.vocab_size)
+        self._installed[name] = InstalledModel(loaded, outcome.served, model, decode, pace)
         publish(ModelLoaded(loaded, outcome.reused, prepared.load_time_ns))
 
     def unload(self, name: str, publish: Publish) -> None:

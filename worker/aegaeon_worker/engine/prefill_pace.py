@@ -13,6 +13,8 @@ _STEP_SHARE = 0.8
 #: Share of a mixed step that its prompt tokens take at least. Where they take less, decoding fills
 #: the step, and the most tokens still fit; a larger share would then count decoding as theirs.
 _LEAST_PREFILL_SHARE = 1 / 8
+#: Float32 logits that a step computes for log-probabilities of prompts: 128 MiB.
+_SCORED_LOGITS = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class PrefillPace:
     """Measured times of one model's steps, in ns; they follow the speed of the device."""
 
     limits: StepLimits
+    vocab_size: int
     _decode_ns: float = field(default=0.0, init=False)
     _token_ns: float = field(default=0.0, init=False)
 
@@ -48,6 +51,11 @@ class PrefillPace:
             self._token_ns = _moved(self._token_ns, token_ns)
         elif step.decode_sequences:
             self._decode_ns = _moved(self._decode_ns, step.step_time_ns)
+
+    @property
+    def scored_tokens(self) -> int:
+        """Prompt tokens whose logits a step may compute all together."""
+        return max(1, _SCORED_LOGITS // self.vocab_size)
 
     def mixed_tokens(self, tpot_ns: int) -> int:
         """Prompt tokens for a step beside sequences that were promised ``tpot_ns`` per token;

@@ -25,8 +25,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "_counts", "handle", "label", "model", "num_computed", "num_prompt", "num_under_way",
-        "sampling", "stop", "text", "tokens", "tpot_ns",
+        "_counts", "handle", "label", "model", "num_computed", "num_prompt", "num_scored",
+        "num_under_way", "prompt_logprobs", "sampling", "stop", "text", "tokens", "tpot_ns",
     )  # fmt: skip
 
     def __init__(self, spec: SequenceSpec, text: Future[TextState] | None = None) -> None:
@@ -45,6 +45,14 @@ class Sequence:
         self.tokens = spec.prompt + spec.generated
         self.num_computed = 0
         self.num_under_way = 0
+        #: Most probable tokens to tell beside each token of the prompt; None tells nothing of it.
+        self.prompt_logprobs = spec.prompt_logprobs
+        #: Tokens of the prompt, from the first on, of which nothing is to be told any more. What is
+        #: under way counts, since it is told even if the KV is lost meanwhile. The very first token
+        #: has nothing to tell.
+        self.num_scored = (
+            self.num_prompt if spec.prompt_logprobs is None else max(1, spec.told_prompt_tokens)
+        )
         self._counts: TokenCounts | None = None
 
     @property
@@ -72,6 +80,11 @@ class Sequence:
         """It has all tokens that it may have, known or under way."""
         stop = self.stop
         return self.num_generated >= stop.max_new_tokens or self.num_tokens >= stop.max_model_len
+
+    @property
+    def is_scored(self) -> bool:
+        """Log-probabilities of tokens of its prompt are still to be told."""
+        return self.num_scored < self.num_prompt
 
     @property
     def needs_tokens(self) -> bool:

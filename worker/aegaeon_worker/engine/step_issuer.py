@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from aegaeon_worker.engine.execution import Watch
 from aegaeon_worker.engine.issued_step import IssuedStep
 from aegaeon_worker.engine.model_table import InstalledModel
+from aegaeon_worker.engine.prompt_scores import score_prompts, scored_pieces
 from aegaeon_worker.engine.sampler import choose_tokens
 from aegaeon_worker.engine.step_plan import Chunk, build_input
 from aegaeon_worker.grammar.masks import Masks
@@ -31,12 +32,16 @@ def issue_step(
     gate = model.memory.weights.gate
     if gate.done:
         gate.wait_all()
+    scores = None
     if model.decode is not None and all(c.num_tokens == 1 and c.completes for c in chunks):
         # What has been recorded does not stop at the gate.
         choices = model.decode.issue(completing, block_tables, tokens, excluded, replays=gate.open)
     else:
         step = build_input(chunks, block_tables, model.memory.kv.tensor, tokens)
         logits = model.served.forward(step)
+        if pieces := scored_pieces(chunks):
+            scores = score_prompts(logits[len(completing) :], pieces)
+            logits = logits[: len(completing)]
         choices = choose_tokens(logits, completing, excluded)
     watch.stop()
-    return IssuedStep(chunks, choices, watch)
+    return IssuedStep(chunks, choices, watch, scores)

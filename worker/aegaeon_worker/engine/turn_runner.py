@@ -9,10 +9,16 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from aegaeon.errors import EngineError
-from aegaeon_worker.engine.events import FinishReason, SequenceFailed, StepBatch
+from aegaeon_worker.engine.events import (
+    FinishReason,
+    PromptScores,
+    SequenceFailed,
+    StepBatch,
+)
 from aegaeon_worker.engine.execution import Execution, Watch
 from aegaeon_worker.engine.issued_step import IssuedStep
 from aegaeon_worker.engine.model_table import InstalledModel
+from aegaeon_worker.engine.prompt_scores import PendingPromptScores
 from aegaeon_worker.engine.request_log import log_failure
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.sharing import without_repetition
@@ -147,6 +153,9 @@ class TurnRunner:
         tables = [self._memory.block_table(chunk.sequence.handle) for chunk in chunks]
         issued = issue_step(self._model, chunks, tables, before, self._masks, watch)
         self._under_way.append(issued)
+        if issued.scores is not None:
+            for sequence, tokens in issued.scores.pieces:
+                sequence.num_scored = tokens.stop
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.num_computed += chunk.num_tokens
@@ -178,9 +187,13 @@ class TurnRunner:
             context_tokens=step.context_tokens,
         )
         result = StepResult(batch)
+        if step.scores is not None:
+            self._tell_scores(step.scores, result)
         for sequence, choice in zip(step.completing, choices, strict=True):
             sequence.num_under_way -= 1
             if not self._alive(sequence):
+                continue
+            if result.failed and any(f.handle == sequence.handle for f in result.failed):
                 continue
             if isinstance(choice, EngineError):
                 result.failed.append(SequenceFailed(sequence.handle, choice))
@@ -192,6 +205,17 @@ class TurnRunner:
             else:
                 batch.add(sequence.handle, choice.token_id, reason, choice.log_probabilities)
         return result
+
+    def _tell_scores(self, scores: PendingPromptScores, result: StepResult) -> None:
+        """What a step tells of prompts; a sequence of which it cannot fails."""
+        for (sequence, tokens), told in zip(scores.pieces, scores.wait(), strict=True):
+            if not self._alive(sequence):
+                continue
+            if isinstance(told, EngineError):
+                result.failed.append(SequenceFailed(sequence.handle, told))
+            else:
+                piece = PromptScores(sequence.handle, tokens.start, told)
+                result.batch.prompt_scores.append(piece)
 
     def _isolate(self, chunks: Seq[Chunk], error: Exception) -> list[StepResult]:
         """A pass failed: repeat it one by one, so that only the sequence at fault fails."""

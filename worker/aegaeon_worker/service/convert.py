@@ -18,6 +18,10 @@ from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.place import BlockRun, KvPlace
 from aegaeon_worker.kv.prefix_use import Reused
 from aegaeon_worker.sampling.parameters import SamplingParameters
+from aegaeon_worker.service.log_probabilities import (
+    log_probabilities_to_pb,
+    prompt_scores_to_pb,
+)
 
 ROLES = {
     "simple": cluster_pb2.ENGINE_ROLE_SIMPLE,
@@ -171,6 +175,8 @@ def _sequence_from_pb(spec: worker_pb2.SequenceSpec) -> commands.SequenceSpec:
         label=spec.label,
         trace_parent=spec.trace_parent,
         tpot_ns=spec.tpot_ns,
+        prompt_logprobs=spec.prompt_logprobs if spec.HasField("prompt_logprobs") else None,
+        told_prompt_tokens=spec.told_prompt_tokens,
     )
 
 
@@ -218,18 +224,8 @@ def _step_to_pb(step: events.StepBatch) -> worker_pb2.StepBatch:
         prefill_tokens=step.prefill_tokens,
         decode_sequences=step.decode_sequences,
         context_tokens=step.context_tokens,
-        log_probabilities=_log_probabilities_to_pb(step) if step.log_probabilities else None,
-    )
-
-
-def _log_probabilities_to_pb(step: events.StepBatch) -> inference_pb2.LogProbabilities:
-    entries = step.log_probabilities.values()
-    return inference_pb2.LogProbabilities(
-        indexes=step.log_probabilities,
-        logprobs=[entry.logprob for entry in entries],
-        top_counts=[len(entry.top_token_ids) for entry in entries],
-        top_token_ids=[token for entry in entries for token in entry.top_token_ids],
-        top_logprobs=[value for entry in entries for value in entry.top_logprobs],
+        log_probabilities=log_probabilities_to_pb(step) if step.log_probabilities else None,
+        prompt_log_probabilities=prompt_scores_to_pb(step) if step.prompt_scores else None,
     )
 
 
