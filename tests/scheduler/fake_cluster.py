@@ -8,6 +8,7 @@ from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.cluster import Cluster
 from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.log_probabilities import PromptPiece
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import (
     DeviceFacts,
@@ -29,10 +30,20 @@ def request(
     priority: int = 0,
     ttft_slo_ns: int = 0,
     tpot_slo_ns: int = 0,
+    prompt_logprobs: int | None = None,
 ) -> GenerationRequest:
     stop = RequestedStop(count)
     return GenerationRequest(
-        model, "", prompt, (), stop, timeout_ns, priority, ttft_slo_ns, tpot_slo_ns
+        model,
+        "",
+        prompt,
+        (),
+        stop,
+        timeout_ns,
+        priority,
+        ttft_slo_ns,
+        tpot_slo_ns,
+        prompt_logprobs=prompt_logprobs,
     )
 
 
@@ -57,6 +68,8 @@ class FakeClusterDriver:
         #: What readers have taken of every sequence: its tokens, and its ends.
         self.delivered: dict[int, list[int]] = {}
         self.ends: dict[int, int] = {}
+        #: How many of its prompt's tokens the reader of a sequence knows of.
+        self.told: dict[int, int] = {}
         self.results: dict[int, commands.DeployFinished | commands.UndeployFinished] = {}
         self.inspections: list[commands.InspectModel] = []
         #: Everything that went in and came out, to compare runs.
@@ -81,6 +94,7 @@ class FakeClusterDriver:
         self.sequences.append(sequence)
         self.delivered[sequence.sequence_id] = []
         self.ends[sequence.sequence_id] = 0
+        self.told[sequence.sequence_id] = 1
         self._carry_out(following)
         return sequence
 
@@ -138,9 +152,13 @@ class FakeClusterDriver:
         backlog = self.backlogs[reader]
         self.inputs.append((self.now_ns, Read(reader)))
         while (parcel := backlog.take()) is not None:
+            for piece in parcel.prompts:
+                self._take_piece(piece)
             for owner, token in zip(parcel.owners, parcel.tokens, strict=True):
                 got = self.delivered[owner.sequence_id]
                 assert token == token_at(tuple(owner.prompt), len(got))
+                if owner.prompt_logprobs is not None:
+                    assert self.told[owner.sequence_id] == len(owner.prompt)
                 assert not self.ends[owner.sequence_id], "a token after the end"
                 got.append(token)
             for sequence in parcel.ended:
@@ -149,6 +167,20 @@ class FakeClusterDriver:
         for sequence in list(backlog.paused.values()):
             assert not sequence.unread
             self.apply(events.ReaderCaughtUp(sequence.sequence_id))
+
+    def _take_piece(self, piece: PromptPiece) -> None:
+        """Every token of a prompt comes once, in order, ahead of the first new one."""
+        owner, count = piece.owner, len(piece.logprobs)
+        assert owner.prompt_logprobs == piece.top_count
+        assert piece.start == self.told[owner.sequence_id], "a token of the prompt twice, or never"
+        self.told[owner.sequence_id] += count
+        assert not self.delivered[owner.sequence_id]
+        assert not self.ends[owner.sequence_id]
+        own = owner.prompt[piece.start : piece.start + count]
+        assert list(piece.logprobs) == [-token for token in own]
+        top = [token + i for token in own for i in range(piece.top_count)]
+        assert list(piece.top_token_ids) == top
+        assert list(piece.top_logprobs) == [-token for token in top]
 
     def settle(self, read: bool = True) -> None:
         """Let everything happen until nothing more does."""

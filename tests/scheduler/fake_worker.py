@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.log_probabilities import PromptLogProbabilities
 from aegaeon_scheduler.core.values import (
     BlockRun,
     FinishReason,
@@ -40,6 +42,26 @@ def token_at(prompt: tuple[int, ...], index: int) -> int:
     return (prompt[0] * 17 + index * 5) % 997 + 3
 
 
+def scores(
+    told: Sequence[tuple[commands.AddSequence, int]],
+) -> PromptLogProbabilities | None:
+    """One token of each prompt, at its position: minus its id, and so many others beside it."""
+    if not told:
+        return None
+    counts = [sequence.prompt_logprobs or 0 for sequence, _ in told]
+    own = [sequence.prompt[position] for sequence, position in told]
+    top = [token + i for token, count in zip(own, counts, strict=True) for i in range(count)]
+    return PromptLogProbabilities(
+        [sequence.handle for sequence, _ in told],
+        [position for _, position in told],
+        [1] * len(told),
+        [-float(token) for token in own],
+        counts,
+        top,
+        [-float(token) for token in top],
+    )
+
+
 @dataclass(slots=True, eq=False)
 class FakeWorker:
     """Executes commands and steps one at a time, and counts what it must never see."""
@@ -53,6 +75,8 @@ class FakeWorker:
     #: To be ended at the next token boundary.
     cancelled: list[int] = field(default_factory=list)
     made: dict[int, int] = field(default_factory=dict)
+    #: Tokens of prompts that have been told, by handle.
+    told: dict[int, int] = field(default_factory=dict)
     turns: deque[commands.QueueTurn] = field(default_factory=deque)
     members: dict[int, dict[int, None]] = field(default_factory=dict)
     quota: dict[int, int] = field(default_factory=dict)
@@ -94,6 +118,9 @@ class FakeWorker:
                 assert command.model in self.models, "a sequence without its model"
                 self.sequences[command.handle] = command
                 self.made[command.handle] = len(command.generated)
+                self.told[command.handle] = max(1, command.told_prompt_tokens)
+                if command.prompt_logprobs is None:
+                    self.told[command.handle] = len(command.prompt)
                 if command.kv is not None and command.kv.address and not self.old:
                     self.fetching[command.handle] = command
             case commands.CancelSequences(handles=handles):
@@ -146,11 +173,18 @@ class FakeWorker:
             return 0
         self.steps += 1
         self.elapsed_ns += STEP_NS
-        tokens, reasons = [], []
+        got, tokens, reasons = [], [], []
+        told: list[tuple[commands.AddSequence, int]] = []
         for handle in members:
             sequence = self.sequences[handle]
             assert handle not in self.fetching, "a turn before its KV has come"
+            if self.told[handle] < len(sequence.prompt):
+                assert sequence.kv is None, "KV of tokens that are to be told"
+                told.append((sequence, self.told[handle]))
+                self.told[handle] += 1
+                continue
             self._import(sequence)
+            got.append(handle)
             tokens.append(token_at(tuple(sequence.prompt), self.made[handle]))
             self.made[handle] += 1
             full = self.made[handle] >= sequence.stop.max_new_tokens
@@ -160,7 +194,7 @@ class FakeWorker:
             elif turn.stage is TurnStage.PREFILL:
                 del self.members[turn.turn_id][handle]
                 self.leaving.append(handle)
-        self._emit(turn.turn_id, members, tokens, reasons)
+        self._emit(turn.turn_id, got, tokens, reasons, scores(told))
         return STEP_NS
 
     def fail(self, handle: int, error: Exception) -> None:
@@ -238,11 +272,17 @@ class FakeWorker:
             events.TurnEnded(self.epoch, turn.turn_id, reason, self.elapsed_ns, self.steps)
         )
 
-    def _emit(self, turn_id: int, handles: list[int], tokens: list[int], ends: list[int]) -> None:
+    def _emit(
+        self,
+        turn_id: int,
+        handles: list[int],
+        tokens: list[int],
+        ends: list[int],
+        told: PromptLogProbabilities | None = None,
+    ) -> None:
         batch = len(handles)
-        self.outbox.append(
-            events.StepDone(self.epoch, turn_id, handles, tokens, ends, STEP_NS, 0, batch, batch)
-        )
+        step = (self.epoch, turn_id, handles, tokens, ends, STEP_NS, 0, batch, batch)
+        self.outbox.append(events.StepDone(*step, prompt_log_probabilities=told))
 
 
 def _source(place: KvPlace) -> tuple[int, int]:

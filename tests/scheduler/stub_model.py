@@ -61,6 +61,24 @@ def tell(step: worker_pb2.StepBatch, specs: Sequence[worker_pb2.SequenceSpec]) -
         told.top_logprobs.extend(logprob(token + i) for i in range(1, count + 1))
 
 
+def tell_prompts(step: worker_pb2.StepBatch, specs: Sequence[worker_pb2.SequenceSpec]) -> None:
+    """Add the log-probabilities of their prompts that sequences ask for, in pieces of 3 tokens."""
+    for spec in specs:
+        if not spec.HasField("prompt_logprobs"):
+            continue
+        told, count = step.prompt_log_probabilities, spec.prompt_logprobs
+        for start in range(max(1, spec.told_prompt_tokens), len(spec.prompt_token_ids), 3):
+            tokens = spec.prompt_token_ids[start : start + 3]
+            told.owners.append(spec.handle)
+            told.starts.append(start)
+            told.counts.append(len(tokens))
+            told.logprobs.extend(map(logprob, tokens))
+            told.top_counts.append(count)
+            rivals = [token + i for token in tokens for i in range(1, count + 1)]
+            told.top_token_ids.extend(rivals)
+            told.top_logprobs.extend(map(logprob, rivals))
+
+
 @dataclass(slots=True, eq=False)
 class StubSequence:
     spec: worker_pb2.SequenceSpec

@@ -13,7 +13,7 @@ import grpc
 from aegaeon.rpc.channel import open_channel, server_options
 from aegaeon.rpc.status import abort, to_detail
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, worker_pb2, worker_pb2_grpc
-from tests.scheduler.stub_model import CONTEXT, EOS, VOCAB, StubSequence, tell
+from tests.scheduler.stub_model import CONTEXT, EOS, VOCAB, StubSequence, tell, tell_prompts
 from tests.scheduler.stub_settings import StubSettings, StubTurn, broken
 
 
@@ -232,7 +232,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
     def _step(self, turn: StubTurn) -> bool:
         """One step of every member; False when there are none."""
         handles, tokens, reasons, specs = [], [], [], []
-        prompts: list[int] = []
+        begun: list[worker_pb2.SequenceSpec] = []
         for handle in list(turn.members):
             sequence = self.sequences.get(handle)
             if sequence is None:
@@ -240,7 +240,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
                 continue
             self._import(sequence)
             if not sequence.made:
-                prompts.append(len(sequence.spec.prompt_token_ids))
+                begun.append(sequence.spec)
             token = sequence.next_token()
             handles.append(handle)
             specs.append(sequence.spec)
@@ -257,10 +257,11 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
             token_ids=tokens,
             finish_reasons=reasons,
             step_time_ns=int(self.settings.step_s * 1e9),
-            prefill_tokens=sum(prompts),
-            decode_sequences=len(handles) - len(prompts),
+            prefill_tokens=sum(len(spec.prompt_token_ids) for spec in begun),
+            decode_sequences=len(handles) - len(begun),
         )
         tell(step, specs)
+        tell_prompts(step, begun)
         self._out.put_nowait(worker_pb2.ExecuteResponse(step=step))
         if turn.stage == cluster_pb2.TURN_STAGE_PREFILL:
             self._hand_off(turn)

@@ -86,15 +86,21 @@ class AnyOrder(RuleBasedStateMachine):
         model=st.sampled_from(MODELS),
         counts=st.lists(st.integers(1, 12), min_size=1, max_size=4),
         prompt=st.integers(1, 900),
+        length=st.integers(1, 4),
+        scored=st.none() | st.integers(0, 2),
     )
-    def submit(self, model: str, counts: list[int], prompt: int) -> None:
+    def submit(
+        self, model: str, counts: list[int], prompt: int, length: int, scored: int | None
+    ) -> None:
         for count in counts:
-            self._submit(model, count, prompt)
+            self._submit(model, count, tuple(range(prompt, prompt + length)), scored)
 
-    def _submit(self, model: str, count: int, prompt: int) -> None:
+    def _submit(
+        self, model: str, count: int, prompt: tuple[int, ...], scored: int | None = None
+    ) -> None:
         refusal = None
         try:
-            self.world.submit(request(model, (prompt,), count))
+            self.world.submit(request(model, prompt, count, prompt_logprobs=scored))
         except AegaeonError as error:
             refusal = error.reason.name
         assert refusal in (None, "MODEL_NOT_FOUND", "MODEL_NOT_READY", "MODEL_DRAINING")
@@ -262,7 +268,7 @@ class AnyOrderDedicated(AnyOrder):
         """Many models wait for decoding, and a decode engine has nothing to do any more."""
         for number in range(2):
             for model in MODELS:
-                self._submit(model, 12, number + 1)
+                self._submit(model, 12, (number + 1,))
         self._work(rounds)
         engines = self.world.cluster.state.engines.values()
         decoding = sorted(e.epoch for e in engines if e.role is EngineRole.DECODE)

@@ -16,7 +16,7 @@ from aegaeon_scheduler.core.recovery import device_of_recovering
 from aegaeon_scheduler.core.refusals import check_vocabulary, invalid_field
 from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.routing import route_of
-from aegaeon_scheduler.core.sampling import check_sampling
+from aegaeon_scheduler.core.sampling import check_logprobs, check_sampling
 from aegaeon_scheduler.core.state import Model, State
 from aegaeon_scheduler.core.values import (
     MAX_PRIORITY,
@@ -67,6 +67,13 @@ def admit(state: State, request: GenerationRequest, now_ns: int) -> Admission:
     _check_prompt(request, stop, facts)
     if request.sampling is not None:
         check_sampling(request.sampling, facts.vocab_size)
+    check_logprobs("prompt_logprobs", request.prompt_logprobs)
+    if request.told_prompt_tokens > len(request.prompt):
+        raise invalid_field(
+            "told_prompt_tokens",
+            request.told_prompt_tokens,
+            f"at most the prompt's {len(request.prompt)} tokens",
+        )
     tokens = min(len(request.prompt) + stop.max_new_tokens, stop.max_model_len)
     pool_bytes = _check_memory(request.model, facts, tokens, largest)
     check_limits(state, model, tokens, now_ns)

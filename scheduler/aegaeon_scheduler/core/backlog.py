@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aegaeon_scheduler.core.log_probabilities import ParcelLogProbabilities
+    from aegaeon_scheduler.core.log_probabilities import ParcelLogProbabilities, PromptPiece
     from aegaeon_scheduler.core.sequence import Sequence
 
 #: Of one step: its time at the worker, and when the core heard of it; both in ns.
@@ -22,11 +22,13 @@ Stamp = tuple[int, int]
 #: when every end comes with a long error.
 _FULL_TOKENS = 65_536
 _FULL_ENDS = 512
+#: The same for tokens of prompts, which come with up to 20 others each.
+_FULL_TOLD = 16_384
 
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """As much as one message carries; ends come after the tokens."""
+    """As much as one message carries; what is told of prompts comes first, ends come last."""
 
     #: One entry per token: whose it is, and what it is.
     owners: list[Sequence] = field(default_factory=list)
@@ -42,6 +44,9 @@ class Parcel:
     cached: list[Sequence] = field(default_factory=list)
     #: Of the tokens whose sequences ask for them, by position; None when there are none.
     log_probabilities: ParcelLogProbabilities | None = None
+    #: What is told of prompts, and of how many tokens.
+    prompts: list[PromptPiece] = field(default_factory=list)
+    told_tokens: int = 0
 
     def counts(self) -> list[int]:
         """Tokens of every step."""
@@ -70,6 +75,13 @@ class Backlog:
         parcel.stamp = stamp
         return parcel
 
+    def tell(self, piece: PromptPiece) -> None:
+        """Log-probabilities of a part of a prompt, whose sequence has no new token yet."""
+        if self.open.told_tokens >= _FULL_TOLD:
+            self._close()
+        self.open.prompts.append(piece)
+        self.open.told_tokens += len(piece.logprobs)
+
     def end(self, sequence: Sequence) -> None:
         """A sequence has ended; all its tokens are in."""
         if len(self.open.ended) >= _FULL_ENDS:
@@ -88,7 +100,7 @@ class Backlog:
         else:
             parcel = self.open
             self.announced = False
-            if not parcel.tokens and not parcel.ended:
+            if not parcel.tokens and not parcel.ended and not parcel.prompts:
                 return None
             self.open = Parcel()
         for sequence in parcel.owners:

@@ -52,6 +52,8 @@ class AddSequence:
     label: str = ""
     trace_parent: str = ""
     tpot_ns: int = 0
+    prompt_logprobs: int | None = None
+    told_prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

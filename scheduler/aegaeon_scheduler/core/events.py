@@ -6,7 +6,10 @@ from collections.abc import Sequence as Numbers
 from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError
-from aegaeon_scheduler.core.log_probabilities import LogProbabilities
+from aegaeon_scheduler.core.log_probabilities import (
+    LogProbabilities,
+    PromptLogProbabilities,
+)
 from aegaeon_scheduler.core.saved import SavedCluster
 from aegaeon_scheduler.core.values import (
     KvPlace,
@@ -109,6 +112,8 @@ class StepDone:
     context_tokens: int
     #: Of the tokens whose sequences ask for them; None when there are none.
     log_probabilities: LogProbabilities | None = None
+    #: Of prompts whose sequences ask for them; None when there are none.
+    prompt_log_probabilities: PromptLogProbabilities | None = None
 
 
 @dataclass(frozen=True, slots=True)

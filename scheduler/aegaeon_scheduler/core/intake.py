@@ -78,6 +78,8 @@ def _sequence(
         sampling=request.sampling,
         prefix=request.prefix,
         trace_parent=request.trace_parent,
+        prompt_logprobs=request.prompt_logprobs,
+        told_tokens=request.told_prompt_tokens,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from aegaeon_scheduler.core.values import FinishReason
 
 if TYPE_CHECKING:
     from aegaeon_scheduler.core import events, sequence
+    from aegaeon_scheduler.core.backlog import Backlog
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,60 @@ class ParcelLogProbabilities:
     top_counts: list[int] = field(default_factory=list)
     top_token_ids: list[int] = field(default_factory=list)
     top_logprobs: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogProbabilities:
+    """The contract's message of this name, of a worker's step."""
+
+    handles: Sequence[int]
+    starts: Sequence[int]
+    counts: Sequence[int]
+    logprobs: Sequence[float]
+    top_counts: Sequence[int]
+    top_token_ids: Sequence[int]
+    top_logprobs: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPiece:
+    """Of neighbouring tokens of one prompt, from position ``start`` on: four bytes a number."""
+
+    owner: sequence.Sequence
+    start: int
+    logprobs: array[float]
+    top_count: int
+    top_token_ids: array[int]
+    top_logprobs: array[float]
+
+
+def tell_prompts(
+    told: PromptLogProbabilities,
+    sequences: Mapping[int, sequence.Sequence],
+    wake: Callable[[Backlog], None],
+) -> None:
+    """Put what a step tells of prompts where their readers find it, ahead of the step's tokens."""
+    end = top_end = 0
+    for handle, start, count, top_count in zip(
+        told.handles, told.starts, told.counts, told.top_counts, strict=True
+    ):
+        rows = slice(end, end := end + count)
+        top = slice(top_end, top_end := top_end + count * top_count)
+        owner = sequences.get(handle)
+        if owner is None:  # it has ended meanwhile
+            continue
+        owner.told_tokens = start + count
+        owner.backlog.tell(
+            PromptPiece(
+                owner,
+                start,
+                array("f", told.logprobs[rows]),
+                top_count,
+                array("I", told.top_token_ids[top]),
+                array("f", told.top_logprobs[top]),
+            )
+        )
+        wake(owner.backlog)
 
 
 def hand_out(

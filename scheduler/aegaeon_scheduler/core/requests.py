@@ -89,6 +89,8 @@ def assign(
             sequence.label,
             sequence.trace_parent,
             sequence.slo.tpot_ns,
+            sequence.prompt_logprobs,
+            sequence.told_tokens,
         )
     )
     _publish(state, sequence, change)

@@ -34,6 +34,12 @@ class SamplingParameters:
     constraint: Constraint | None = None
 
 
+def check_logprobs(field: str, count: int | None) -> None:
+    """Raise the error that names a number of most probable tokens that is too large."""
+    if count is not None and count > MAX_LOGPROBS:
+        raise invalid_field(field, count, f"0 to {MAX_LOGPROBS}")
+
+
 def check_sampling(sampling: SamplingParameters, vocab_size: int) -> None:
     """Raise the error that names a value out of its bounds; one that is no number is."""
     for field, low, high in (
@@ -48,8 +54,7 @@ def check_sampling(sampling: SamplingParameters, vocab_size: int) -> None:
             raise invalid_field(f"sampling.{field}", value, f"{low:g} to {high:g}")
     if not 0.0 < sampling.top_p <= 1.0:
         raise invalid_field("sampling.top_p", sampling.top_p, "above 0 and at most 1")
-    if sampling.logprobs is not None and sampling.logprobs > MAX_LOGPROBS:
-        raise invalid_field("sampling.logprobs", sampling.logprobs, f"0 to {MAX_LOGPROBS}")
+    check_logprobs("sampling.logprobs", sampling.logprobs)
     bias = sampling.logit_bias
     if len(bias) > MAX_BIASED_TOKENS:
         raise invalid_field(

@@ -64,6 +64,10 @@ class Sequence:
     prefix: PrefixSharing = COMMON
     #: Of its caller's span.
     trace_parent: str = ""
+    #: Most probable tokens to tell beside each token of the prompt; None tells nothing of it.
+    prompt_logprobs: int | None = None
+    #: Of how many of the prompt's first tokens the reader has been told, or need not be.
+    told_tokens: int = 0
     #: Tokens of the prompt whose KV was there already.
     cached_tokens: int = 0
     #: Higher goes first; one more doubles the weight of lateness.

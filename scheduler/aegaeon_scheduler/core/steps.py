@@ -13,7 +13,7 @@ from aegaeon_scheduler.core.events import (
     TurnEnded,
     TurnStarted,
 )
-from aegaeon_scheduler.core.log_probabilities import hand_out
+from aegaeon_scheduler.core.log_probabilities import hand_out, tell_prompts
 from aegaeon_scheduler.core.notices import TurnChange, TurnChanged
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import State
@@ -33,6 +33,8 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
     stamp = (event.step_time_ns, now_ns)
     limit = state.config.reader_backlog_tokens
     sequences, wake, cancelled = engine.sequences, state.out.wake, int(FinishReason.CANCELLED)
+    if event.prompt_log_probabilities is not None:
+        tell_prompts(event.prompt_log_probabilities, sequences, wake)
     count = 0
     special: list[tuple[int, Sequence | None, int]] = []
     for handle, token, reason in zip(

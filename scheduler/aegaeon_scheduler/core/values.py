@@ -178,6 +178,9 @@ class GenerationRequest:
     prefix: PrefixSharing = COMMON
     #: Of its caller's span; means nothing to the core.
     trace_parent: str = ""
+    #: As in the contract; None tells nothing of the prompt.
+    prompt_logprobs: int | None = None
+    told_prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

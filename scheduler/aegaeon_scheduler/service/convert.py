@@ -50,6 +50,8 @@ def generation_request(
         sampling=sampling_parameters(message),
         prefix=PrefixSharing(not message.no_prefix_caching, message.cache_salt),
         trace_parent=message.trace_parent,
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
+        told_prompt_tokens=message.told_prompt_tokens,
     )
 
 

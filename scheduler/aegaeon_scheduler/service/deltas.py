@@ -10,7 +10,7 @@ from aegaeon.v1 import inference_pb2
 from aegaeon_scheduler.core.backlog import Parcel
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import FinishReason
-from aegaeon_scheduler.service.log_probabilities import parcel_log_probabilities
+from aegaeon_scheduler.service.log_probabilities import parcel_log_probabilities, parcel_prompts
 
 _FINISH = {
     FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
@@ -26,6 +26,7 @@ def generate_response(parcel: Parcel, unix_offset_ns: int) -> inference_pb2.Gene
         step_times_ns=[stamp[0] for stamp in parcel.stamps],
         received_unix_ns=[stamp[1] + unix_offset_ns for stamp in parcel.stamps],
         log_probabilities=parcel_log_probabilities(parcel),
+        prompt_log_probabilities=parcel_prompts(parcel, named=False),
     )
     for sequence in parcel.ended:
         if sequence.finish:
@@ -48,6 +49,8 @@ def session_response(
         message.received_unix_ns.extend([stamp[1] + unix_offset_ns for stamp in parcel.stamps])
         if (told := parcel_log_probabilities(parcel)) is not None:
             message.log_probabilities.CopyFrom(told)
+        if (prompts := parcel_prompts(parcel, named=True)) is not None:
+            message.prompt_log_probabilities.CopyFrom(prompts)
         message.cached_stream_ids.extend([sequence.stream_id for sequence in parcel.cached])
         message.cached_tokens.extend([sequence.cached_tokens for sequence in parcel.cached])
         for sequence in parcel.ended:

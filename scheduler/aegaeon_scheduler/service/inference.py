@@ -51,7 +51,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 if backlog.announced:
                     ready.set()
                 message = generate_response(parcel, self._driver.unix_offset_ns)
-                if message.token_ids or message.finish_reason:
+                if parcel.tokens or parcel.prompts or message.finish_reason:
                     await context.write(message)
                 if sequence.error is not None:
                     await abort(context, sequence.error)

@@ -72,6 +72,8 @@ def _sequence_spec(command: commands.AddSequence) -> worker_pb2.SequenceSpec:
         label=command.label,
         trace_parent=command.trace_parent,
         tpot_ns=command.tpot_ns,
+        prompt_logprobs=command.prompt_logprobs,
+        told_prompt_tokens=command.told_prompt_tokens,
     )
 
 

@@ -8,7 +8,10 @@ from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.values import TurnEnd, WorkerMemory
 from aegaeon_scheduler.service.convert import model_facts, model_spec
 from aegaeon_scheduler.service.kv_place import kv_place
-from aegaeon_scheduler.service.log_probabilities import step_log_probabilities
+from aegaeon_scheduler.service.log_probabilities import (
+    prompt_log_probabilities,
+    step_log_probabilities,
+)
 
 _OF_SEQUENCES = (
     "sequence_failed",
@@ -35,6 +38,7 @@ def worker_event(epoch: int, message: worker_pb2.ExecuteResponse) -> events.Even
             step.decode_sequences,
             step.context_tokens,
             step_log_probabilities(step),
+            prompt_log_probabilities(step),
         )
     if kind == "turn_started":
         started = message.turn_started
