@@ -54,6 +54,10 @@ class Request:
     trace_parent: str = ""
     #: How tokens are chosen; None takes the most probable ones.
     sampling: SamplingParams | None = None
+    #: Fills in `StepOutput.prompt_logprobs` of the first token: log-probabilities of the prompt's
+    #: own tokens, and of so many most probable ones beside each, 0 to 20. The whole prompt is then
+    #: computed; with ``decode_tokens=1`` that is all that is done. None asks for none.
+    prompt_logprobs: int | None = None
 
     @property
     def objectives_s(self) -> tuple[float, float]:

@@ -7,6 +7,14 @@ from typing import Literal, NamedTuple
 FinishReason = Literal["stop", "length"]
 
 
+class PromptLogprob(NamedTuple):
+    """What the model gave to a token of the prompt, after those before it; natural logarithms."""
+
+    logprob: float
+    #: Of the most probable tokens there, the most probable first, by id.
+    top_logprobs: dict[int, float]
+
+
 class StepOutput(NamedTuple):
     """A token, when it was made, and whether it is the last.
 
@@ -27,3 +35,6 @@ class StepOutput(NamedTuple):
     top_logprobs: dict[int, float] | None = None
     #: On the last token: tokens of the prompt whose KV was there already.
     cached_tokens: int = 0
+    #: On the first token, if `Request.prompt_logprobs` asks for it: an entry per token of the
+    #: prompt, None for its first one, which nothing stands before.
+    prompt_logprobs: list[PromptLogprob | None] | None = None

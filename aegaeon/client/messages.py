@@ -65,6 +65,8 @@ def to_generate_request(request: Request) -> inference_pb2.GenerateRequest:
         cache_salt=_cache_salt(request.cache_salt),
         trace_parent=_trace_parent(request.trace_parent),
     )
+    if request.prompt_logprobs is not None:
+        message.prompt_logprobs = integer("prompt_logprobs", request.prompt_logprobs, 0)
     size = message.ByteSize() + _ENVELOPE_BYTES
     if size > MAX_MESSAGE_BYTES:
         raise invalid(

@@ -8,7 +8,7 @@ import time
 from aegaeon.client.messages import finish_reason
 from aegaeon.errors import AegaeonError, RequestCancelledError, RequestTimeoutError
 from aegaeon.rpc.status import from_detail
-from aegaeon.step_output import FinishReason, StepOutput
+from aegaeon.step_output import FinishReason, PromptLogprob, StepOutput
 from aegaeon.v1 import inference_pb2
 
 
@@ -28,6 +28,10 @@ class PendingRequest:
         self.expiry: asyncio.TimerHandle | None = None
         #: Tokens of the prompt whose KV was there already; known with the first token.
         self.cached_tokens = 0
+        #: What has been told of the prompt's tokens, in order; empty unless that was asked for.
+        self._prompt: list[PromptLogprob | None] = (
+            [None] if request.HasField("prompt_logprobs") else []
+        )
         self._error: AegaeonError | None = None
         self._request = request
         self._timeout_ns = timeout_ns
@@ -42,7 +46,8 @@ class PendingRequest:
         Raises the error that ended it, after all steps before the error were returned.
         """
         while len(self.steps) == position and not self.ended:
-            self._waiter = asyncio.Event()
+            if self._waiter is None:
+                self._waiter = asyncio.Event()
             await self._waiter.wait()
         if len(self.steps) == position and self._error is not None:
             raise self._error
@@ -65,6 +70,7 @@ class PendingRequest:
                 raise self.timed_out()
         del self._request.generated_token_ids[:]
         self._request.generated_token_ids.extend(step.new_token_id for step in self.steps)
+        self._request.told_prompt_tokens = len(self._prompt)
         return inference_pb2.SessionSubmit(
             stream_id=self.stream_id, request=self._request, timeout_ns=remaining
         )
@@ -78,11 +84,19 @@ class PendingRequest:
 
     def add(self, step: StepOutput) -> None:
         """Take in a token."""
+        if self._prompt and not self.steps:
+            step = step._replace(prompt_logprobs=self._prompt)
         self.steps.append(step)
         self.lost_since = None
         if self._waiter is not None:
             self._waiter.set()
             self._waiter = None
+
+    def add_prompt(self, start: int, entries: list[PromptLogprob]) -> None:
+        """Take in what is told of the prompt's tokens from ``start`` on; nothing is told twice."""
+        assert start == len(self._prompt), f"told from {start} on, with {len(self._prompt)} known"
+        self._prompt += entries
+        self.lost_since = None
 
     def take_end(self, delta: inference_pb2.SessionDelta) -> None:
         """Take in how it ended."""

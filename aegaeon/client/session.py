@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import grpc
 
-from aegaeon.client.log_probabilities import steps_with_log_probabilities
+from aegaeon.client.log_probabilities import prompt_pieces, steps_with_log_probabilities
 from aegaeon.client.outbox import Outbox
 from aegaeon.client.pending import PendingRequest
 from aegaeon.errors import AegaeonError, ErrorReason, RequestCancelledError, UnavailableError
@@ -178,6 +178,10 @@ class Session:
         for stream_id, count in cached:
             if (pending := get(stream_id)) is not None:
                 pending.cached_tokens = count
+        if response.HasField("prompt_log_probabilities"):
+            for stream_id, start, entries in prompt_pieces(response.prompt_log_probabilities):
+                if (pending := get(stream_id)) is not None:
+                    pending.add_prompt(start, entries)
         if response.HasField("log_probabilities"):
             for stream_id, step in steps_with_log_probabilities(response):
                 pending = get(stream_id)

@@ -1,7 +1,8 @@
 """A scheduler that invents tokens: what clients need of one, with faults on demand.
 
-The token at position p of a request is ``prompt[-1] + 1 + p``. Run as a program it is started like
-the real daemon, and it stands in for a worker too.
+The token at position p of a request is ``prompt[-1] + 1 + p``. The log-probability of a prompt's
+token is the token with a minus, and two of them are told at a time. Run as a program it is started
+like the real daemon, and it stands in for a worker too.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class StubState:
     topologies: list[cluster_pb2.ApplyTopologyRequest] = field(default_factory=list)
     deployed: list[model_pb2.DeployModelRequest] = field(default_factory=list)
     cancelled: int = 0
-    #: Aborts the session after so many tokens, once per entry.
+    #: Aborts the session after so many tokens, those told of prompts included, once per entry.
     break_after: list[int] = field(default_factory=list)
     #: Answers so many submissions with "model not found", as a scheduler that has just started.
     not_found: int = 0
@@ -76,6 +77,7 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
             while (message := await out.get()) is not None:
                 yield message
                 sent += len(message.token_ids)
+                sent += len(message.prompt_log_probabilities.logprobs)
                 if limit is not None and sent >= limit:
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "broken on purpose")
         finally:
@@ -100,6 +102,11 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
             end = inference_pb2.SessionDelta(stream_id=submit.stream_id, error=to_detail(error))
             await out.put(inference_pb2.SessionResponse(deltas=[end]))
             return
+        if request.HasField("prompt_logprobs"):
+            for start in range(
+                max(1, request.told_prompt_tokens), len(request.prompt_token_ids), 2
+            ):
+                await out.put(_told(submit, start))
         for position in range(len(request.generated_token_ids), request.stop.max_new_tokens):
             if request.model == SLOW_MODEL:
                 await asyncio.sleep(SLOW_STEP_S)
@@ -117,6 +124,23 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
             await out.put(message)
             if finish:
                 return
+
+
+def _told(submit: inference_pb2.SessionSubmit, start: int) -> inference_pb2.SessionResponse:
+    """Of two tokens of a prompt, with as many rivals as it asks for."""
+    count = submit.request.prompt_logprobs
+    tokens = submit.request.prompt_token_ids[start : start + 2]
+    rivals = [token + i for token in tokens for i in range(count)]
+    told = inference_pb2.PromptLogProbabilities(
+        owners=[submit.stream_id],
+        starts=[start],
+        counts=[len(tokens)],
+        logprobs=[-token for token in tokens],
+        top_counts=[count],
+        top_token_ids=rivals,
+        top_logprobs=[-rival for rival in rivals],
+    )
+    return inference_pb2.SessionResponse(prompt_log_probabilities=told)
 
 
 def _finished(stream_id: int, reason: Any) -> inference_pb2.SessionDelta:
