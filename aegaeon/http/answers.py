@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, ClassVar
 
 from aegaeon.http.generation import Delta, Output
-from aegaeon.http.logprobs import CompletionLogprobs
+from aegaeon.http.logprobs import CompletionLogprobs, prompt_logprobs
 from aegaeon.http.models import ServedModel
 from aegaeon.http.sampling import logprobs_of
 from aegaeon.http.schemas import CompletionBody, GenerationBody
 from aegaeon.http.streaming import event
-from aegaeon.step_output import StepOutput
+from aegaeon.step_output import PromptLogprob, StepOutput
 
+#: Tokens of a prompt that one event of a stream tells of.
+_PROMPT_PART = 1_024
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -37,6 +39,7 @@ class Answer:
         self._model = body.model
         self._vocabulary = model.vocabulary
         self._logprobs = logprobs_of(body) is not None
+        self._prompt_logprobs = body.prompt_logprobs
         self._n = body.answers
         self._include_usage = body.include_usage
         self._token_ids = body.return_token_ids
@@ -65,8 +68,7 @@ class Answer:
         async for index, delta in deltas:
             completion += len(delta.steps)
             self._note_cached(index, delta)
-            part = self._part(index, delta)
-            if part is not None:
+            for part in self._parts(index, delta):
                 yield event(self._chunk([part]))
         if self._include_usage:
             yield event(self._chunk([]) | {"usage": self._usage(completion)})
@@ -110,9 +112,22 @@ class Answer:
     def _choice(self, index: int, output: Output) -> dict[str, Any]:
         raise NotImplementedError
 
+    def _parts(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
+        """Choices of chunks, one after another."""
+        part = self._part(index, delta)
+        if part is not None:
+            yield part
+
     def _part(self, index: int, delta: Delta) -> dict[str, Any] | None:
         """A choice of a chunk; None if there is nothing to tell yet."""
         raise NotImplementedError
+
+    def _told(self, index: int, told: Sequence[PromptLogprob | None] | None) -> dict[str, Any]:
+        """What vLLM's field says of the prompt of choice ``index``, if it is asked for."""
+        if self._prompt_logprobs is None or told is None:
+            return {}
+        prompt, count = self._prompts[index // self._n], self._prompt_logprobs
+        return {"prompt_logprobs": prompt_logprobs(self._vocabulary, prompt, told, count)}
 
 
 class CompletionAnswer(Answer):
@@ -131,6 +146,7 @@ class CompletionAnswer(Answer):
     ) -> None:
         super().__init__(body, model, prompts, cut)
         self._echoes = echoes
+        self._count = body.logprobs or 0
         self._logs = [CompletionLogprobs(model.vocabulary) for _ in range(len(prompts) * self._n)]
 
     def _openings(self) -> Iterator[dict[str, Any]]:
@@ -140,14 +156,31 @@ class CompletionAnswer(Answer):
             yield self._text(index, self._echo(index), [], None) | self._own_prompt(index)
 
     def _choice(self, index: int, output: Output) -> dict[str, Any]:
+        before = None
+        if self._echoes and self._logprobs and output.prompt is not None:
+            before = self._prompt_log(index, 0, output.prompt)
         text = self._echo(index) + output.text
-        choice = self._text(index, text, output.steps, output.finish_reason)
-        return choice | self._own_prompt(index)
+        choice = self._text(index, text, output.steps, output.finish_reason, before)
+        return choice | self._own_prompt(index) | self._told(index, output.prompt)
+
+    def _parts(self, index: int, delta: Delta) -> Iterator[dict[str, Any]]:
+        if self._echoes and self._logprobs and delta.prompt is not None:
+            for start in range(0, len(delta.prompt), _PROMPT_PART):
+                told = delta.prompt[start : start + _PROMPT_PART]
+                yield self._text(index, "", [], None, self._prompt_log(index, start, told))
+        yield from super()._parts(index, delta)
 
     def _part(self, index: int, delta: Delta) -> dict[str, Any] | None:
         if not (delta.text or delta.finish_reason or self._token_ids or self._logprobs):
             return None
         return self._text(index, delta.text, delta.steps, delta.finish_reason)
+
+    def _prompt_log(
+        self, index: int, start: int, told: Sequence[PromptLogprob | None]
+    ) -> dict[str, list[Any]]:
+        """Of an echoed prompt, from one of its tokens on."""
+        prompt = self._prompts[index // self._n][start : start + len(told)]
+        return self._logs[index].of_prompt(prompt, told, self._count)
 
     def _echo(self, index: int) -> str:
         return self._echoes[index // self._n] if self._echoes else ""
@@ -158,12 +191,21 @@ class CompletionAnswer(Answer):
         return {"prompt_token_ids": list(self._prompts[index // self._n])}
 
     def _text(
-        self, index: int, text: str, steps: Sequence[StepOutput], reason: str | None
+        self,
+        index: int,
+        text: str,
+        steps: Sequence[StepOutput],
+        reason: str | None,
+        before: dict[str, list[Any]] | None = None,
     ) -> dict[str, Any]:
+        """A choice; ``before`` goes ahead of the log-probabilities of its ``steps``."""
+        logprobs = self._logs[index].of(steps) if self._logprobs else None
+        if logprobs is not None and before is not None:
+            logprobs = {name: before[name] + values for name, values in logprobs.items()}
         return {
             "index": index,
             "text": text,
-            "logprobs": self._logs[index].of(steps) if self._logprobs else None,
+            "logprobs": logprobs,
             "finish_reason": reason,
             **self._ids(steps),
         }

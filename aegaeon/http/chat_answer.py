@@ -28,6 +28,10 @@ class ChatAnswer(Answer):
     def _prompt_ids(self) -> dict[str, Any]:
         return {"prompt_token_ids": list(self._prompts[0])} if self._token_ids else {}
 
+    def whole(self, outputs: Sequence[Output], made: int) -> dict[str, Any]:
+        """See `Answer`; what is told of the prompt is that of the whole."""
+        return super().whole(outputs, made) | self._told(0, outputs[0].prompt)
+
     def _openings(self) -> Iterator[dict[str, Any]]:
         for index in range(self._n):
             yield self._delta(index, {"role": "assistant", "content": ""}, None)

@@ -39,7 +39,7 @@ def completion_routes(gateway: Gateway) -> APIRouter:
         """Continue one or several prompts, given as text or as token ids."""
         check(body)
         model = await gateway.models.get(body.model)
-        max_tokens = body.max_tokens or _DEFAULT_MAX_TOKENS
+        max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         given = await _prompts(gateway, model, body)
         prompts = [truncated(body, model, prompt, max_tokens) for prompt in given]
         cut = sum(map(len, given)) - sum(map(len, prompts))

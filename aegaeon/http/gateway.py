@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -76,23 +76,35 @@ class Gateway:
 
         try:
             for prompt in prompts:
+                first = None
                 for number in range(form.candidates or body.answers):
-                    generations.append(
-                        Generation(self.session, model, body, prompt, form, label, number)
-                    )
+                    made = Generation(self.session, model, body, prompt, form, label, number, first)
+                    generations.append(made)
+                    first = first or made
             if body.stream:
                 deltas = await started(request, merged(generations))
             else:
                 outputs = await unless_gone(request, _outputs(generations))
-                made = sum(len(output.steps) for output in outputs)
-                whole = answer.whole(_best(outputs, form.candidates, body.answers), made)
+                best = _best(outputs, form.candidates, body.answers)
+                count = sum(len(output.steps) for output in outputs)
+                # What is told of prompts may be a lot.
+                size = sum(len(output.prompt or ()) for output in best)
+                response = await self._off_loop(size, lambda: _whole(answer, best, count))
         except BaseException:
             close()
             raise
         if body.stream:
             return EventStream(answer.events(deltas), self.heartbeat_s, close)
         close()
-        return JSONResponse(whole)
+        return response
+
+    async def _off_loop(self, size: int, render: Callable[[], Response]) -> Response:
+        """Render in a thread what is of some ``size``, in tokens."""
+        return await self.pool.run(size, render) if size else render()
+
+
+def _whole(answer: Answer, outputs: Sequence[Output], made: int) -> Response:
+    return JSONResponse(answer.whole(outputs, made))
 
 
 def _best(outputs: list[Output], candidates: int, answers: int) -> list[Output]:

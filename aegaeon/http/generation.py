@@ -12,15 +12,15 @@ from aegaeon.client.messages import to_generate_request
 from aegaeon.client.pending import PendingRequest
 from aegaeon.client.session import Session
 from aegaeon.constraint import Constraint
-from aegaeon.errors import ErrorReason, InvalidRequestError
+from aegaeon.errors import EngineError, ErrorReason, InvalidRequestError
 from aegaeon.http.detokenizer import Detokenizer
 from aegaeon.http.models import ServedModel
-from aegaeon.http.sampling import sampling_of
+from aegaeon.http.sampling import prompt_logprobs_of, sampling_of
 from aegaeon.http.schemas import GenerationBody
 from aegaeon.http.stop_strings import StopStrings
 from aegaeon.request import Request
 from aegaeon.security.guard import current_caller
-from aegaeon.step_output import FinishReason, StepOutput
+from aegaeon.step_output import FinishReason, PromptLogprob, StepOutput
 from aegaeon.tracing import current_trace_parent
 
 _MAX_LABEL_BYTES = 256
@@ -34,6 +34,8 @@ class Delta(NamedTuple):
     finish_reason: FinishReason | None = None
     #: Of the last one: tokens of the prompt that had been computed before.
     cached_tokens: int = 0
+    #: Of the first one: what is told of the prompt's tokens, if that was asked for.
+    prompt: Sequence[PromptLogprob | None] | None = None
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Output:
     steps: list[StepOutput] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     cached_tokens: int = 0
+    prompt: Sequence[PromptLogprob | None] | None = None
 
     @property
     def score(self) -> float:
@@ -57,13 +60,16 @@ class Output:
         self.steps += delta.steps
         self.finish_reason = delta.finish_reason
         self.cached_tokens = delta.cached_tokens
+        if delta.prompt is not None:
+            self.prompt = delta.prompt
 
 
 @dataclass(frozen=True)
 class Form:
     """What a request wants of its answers' text, besides what its body says."""
 
-    #: Tokens to make at most; None goes on as far as there is room.
+    #: Tokens to make at most; None goes on as far as there is room. With 0 the one that a sequence
+    #: makes at least, which costs nothing beside its prompt, is kept from its caller.
     max_tokens: int | None = None
     constraint: Constraint | None = None
     #: Answers per prompt of which the best are given; 0 makes as many as are given.
@@ -87,7 +93,9 @@ class Generation:
         form: Form,
         label: str,
         number: int,
+        first: Generation | None = None,
     ) -> None:
+        """``first`` is that of number 0: it tells all of them of their prompt."""
         self._session = session
         self._detokenizer = Detokenizer(
             model.vocabulary, skip_special_tokens=body.skip_special_tokens, shown=form.shown
@@ -98,27 +106,35 @@ class Generation:
         if not body.ignore_eos:
             self._ends.update(model.eos_token_ids)
         self._count = 0
+        self._silent = form.max_tokens == 0
         request = _request(model, body, prompt, form, label, number)
         self._pending: PendingRequest = session.submit(to_generate_request(request))
+        self._scored: PendingRequest = first._scored if first else self._pending
+        self._told = 0 if prompt_logprobs_of(body) is None else len(prompt)
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """Text as it is made; the last delta, and no other, has a finish reason.
 
         Raises the error that ended the sequence.
         """
+        if self._silent:
+            await self._pending.wait(0)
+            yield Delta("", [], "length", self._pending.cached_tokens, await self._prompt())
+            return
         position = 0
         while steps := await self._pending.wait(position):
+            told = None if position else await self._prompt()
             position += len(steps)
             count, text = self._take([step.new_token_id for step in steps])
             if self._stops.found is not None:
                 self.close()
-                yield Delta(text, steps[:count], "stop", self._pending.cached_tokens)
+                yield Delta(text, steps[:count], "stop", self._pending.cached_tokens, told)
                 return
             reason = steps[-1].finish_reason
             if reason is not None:
-                yield self._last(text, steps, reason)
+                yield self._last(text, steps, reason)._replace(prompt=told)
                 return
-            yield Delta(text, steps)
+            yield Delta(text, steps, prompt=told)
         # Its last token came before the news that it was the last.
         yield self._last("", [], self._pending.steps[-1].finish_reason)
 
@@ -134,12 +150,24 @@ class Generation:
     @property
     def made(self) -> int:
         """Tokens so far."""
-        return len(self._pending.steps)
+        return 0 if self._silent else len(self._pending.steps)
 
     def close(self) -> None:
         """Free what it uses within a step."""
         if not self._pending.ended:
             self._session.cancel(self._pending)
+
+    async def _prompt(self) -> Sequence[PromptLogprob | None] | None:
+        """What is told of the prompt, if that was asked for: with the first token of the sequence
+        that was to tell it."""
+        if not self._told:
+            return None
+        told = (await self._scored.wait(0))[0].prompt_logprobs
+        if told is None or len(told) != self._told:
+            raise EngineError(
+                "the worker has told no log-probabilities of the prompt: it is of an older release"
+            )
+        return told
 
     def _take(self, token_ids: list[int]) -> tuple[int, str]:
         """How many tokens up to the one that completes a stop string, and their text."""
@@ -195,7 +223,7 @@ def _request(
         arrival_time=time.time(),
         request_id=_label(label, body.user),
         prompt_token_ids=prompt,
-        decode_tokens=form.max_tokens and min(form.max_tokens, room),
+        decode_tokens=None if form.max_tokens is None else max(1, min(form.max_tokens, room)),
         eos_token_ids=() if body.ignore_eos else model.eos_token_ids,
         stop_token_ids=body.stop_token_ids or (),
         min_tokens=body.min_tokens,
@@ -205,6 +233,8 @@ def _request(
         cache_salt=current_caller.get().own_salt(body.cache_salt or ""),
         trace_parent=current_trace_parent.get(),
         sampling=sampling_of(body, number, form.constraint, scored=form.candidates > 0),
+        # One sequence tells it for all; the others may find the prompt computed.
+        prompt_logprobs=None if number else prompt_logprobs_of(body),
     )
 
 

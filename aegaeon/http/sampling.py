@@ -50,6 +50,13 @@ def logprobs_of(body: GenerationBody) -> int | None:
     return body.logprobs
 
 
+def prompt_logprobs_of(body: GenerationBody) -> int | None:
+    """The same beside each token of the prompt."""
+    echoed = body.logprobs if isinstance(body, CompletionBody) and body.echo else None
+    wanted = [count for count in (echoed, body.prompt_logprobs) if count is not None]
+    return max(wanted, default=None)
+
+
 def _seed(seed: int, number: int) -> int:
     """Each answer has a seed of its own, within a signed 64-bit number."""
     return (seed + number + _SEEDS // 2) % _SEEDS - _SEEDS // 2

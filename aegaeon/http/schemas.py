@@ -25,6 +25,8 @@ ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 StopString = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
 StopList = Annotated[list[StopString], Field(max_length=_MAX_STOP_STRINGS)]
 Count = Annotated[int, Field(ge=1, le=2**31)]
+#: Most probable tokens beside each one.
+Alternatives = Annotated[int, Field(ge=0, le=20)]
 # Fail fast: a list of a million ids must not become a million errors of the union's other members.
 TokenId = Annotated[int, Field(ge=0, le=2**32 - 1)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
@@ -56,6 +58,8 @@ class GenerationBody(FormBody):
     min_tokens: Annotated[int, Field(ge=0, le=2**31)] = 0
     prefix_caching: bool = True
     priority: Annotated[int, Field(ge=-8, le=8)] = 0
+    #: Of the prompt's tokens, in vLLM's form.
+    prompt_logprobs: Alternatives | None = None
     return_token_ids: bool = False
     skip_special_tokens: bool = True
     stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True, max_length=1024)] | None = None
@@ -92,10 +96,12 @@ class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
     prompt: str | Texts | TokenIds | TokenLists
-    max_tokens: Count | None = None
+    #: 0 makes nothing: for what is told of the prompt.
+    max_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = None
     echo: bool | None = None
     add_special_tokens: bool = True
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    #: Of the answer's tokens, and with ``echo`` of the prompt's as well.
+    logprobs: Alternatives | None = None
     #: Makes so many answers per prompt, and gives the ``n`` most probable ones.
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     # Known, and refused unless it asks for what happens anyway: see `unsupported.py`.
@@ -110,7 +116,7 @@ class ChatBody(GenerationBody):
     max_completion_tokens: Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Alternatives | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None

@@ -20,6 +20,13 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 def token_bytes(vocabulary: Vocabulary, token_id: int) -> bytes:
     """The token's share of a text that it stands in the middle of; special tokens verbatim."""
+    found = vocabulary.spelled.get(token_id)
+    if found is None:
+        found = vocabulary.spelled[token_id] = _spell(vocabulary, token_id)
+    return found
+
+
+def _spell(vocabulary: Vocabulary, token_id: int) -> bytes:
     added = vocabulary.added.get(token_id)
     if added is not None:
         return added.encode()

@@ -36,6 +36,12 @@ def check(body: GenerationBody) -> None:
         raise ApiError(
             "stream_options: only with stream = true", code="invalid_value", param="stream_options"
         )
+    if body.stream and body.prompt_logprobs is not None:
+        raise ApiError(
+            "prompt_logprobs: not in a stream; there, echo with logprobs of /v1/completions",
+            code="invalid_value",
+            param="prompt_logprobs",
+        )
     if isinstance(body, CompletionBody):
         if body.best_of is not None and body.best_of < body.answers:
             raise ApiError("best_of: below n", code="invalid_value", param="best_of")
@@ -43,5 +49,9 @@ def check(body: GenerationBody) -> None:
             raise ApiError("best_of: not in a stream", code="invalid_value", param="best_of")
         if body.echo and body.truncate_prompt_tokens is not None:
             raise unsupported("truncate_prompt_tokens", "not together with echo")
-        if body.echo and body.logprobs is not None:
-            raise unsupported("logprobs", "not those of a prompt that is echoed in this release")
+        if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
+            raise ApiError(
+                "max_tokens: 0 makes nothing, which is for echo or prompt_logprobs",
+                code="invalid_value",
+                param="max_tokens",
+            )

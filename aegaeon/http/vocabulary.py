@@ -22,6 +22,8 @@ class Vocabulary:
         self._tokenizer = tokenizer
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         self._pieces: dict[int, str | None] = {}
+        #: What tokens spell, as `token_bytes` has found it.
+        self.spelled: dict[int, bytes] = {}
         self.added: dict[int, str] = {}
         self.special: set[int] = set(tokenizer.all_special_ids)
         self.streams = self._backend is not None
