@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from aegaeon.cli.app import main
 from aegaeon.cli.completion import complete_models
 from aegaeon.model_spec import ModelSpec
 from tests.cli.conftest import Command
-from tests.integration.surroundings import ROOT
 from tests.integration.text_model import text_model
 
 GREEDY = ["--temperature", "0", "--max-tokens", "8", "--ignore-eos"]
@@ -132,22 +129,6 @@ def test_a_model_without_a_template_is_continued_as_it_is(
         assert main(["generate", "plain", "ab", "--raw", *GREEDY]) == 0
     finally:
         assert main(["undeploy", "plain"]) == 0
-
-
-def test_the_readme_asks_it_with_openai_s_package(
-    instance: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status", "--json"]) == 0
-    url = json.loads(capsys.readouterr().out)["url"]
-    text = (ROOT / "README.md").read_text()
-    _, example = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert "http://127.0.0.1:8000" in example
-    example = example.replace("http://127.0.0.1:8000", url).replace("SmolLM2", "long")
-    example = example.replace("stream=True", "stream=True, max_tokens=4")
-    done = subprocess.run(
-        [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_shell_completes_deployed_models(

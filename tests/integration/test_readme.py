@@ -17,7 +17,7 @@ README = Path(__file__).parents[2] / "README.md"
 def test_the_python_example_prints_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch_demo_model()
     monkeypatch.delenv("AEGAEON_ADDRESS", raising=False)
-    # The second one needs a gateway, see tests/cli.
+    # The second one needs a gateway, see tests/cli/test_readme.py.
     example, _ = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", example],
