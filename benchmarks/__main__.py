@@ -17,6 +17,7 @@ BENCHMARKS = {
     "cpu_stack": "the whole stack on CPUs, with transformers beside it",
     "scheduler_load": "the scheduler daemon under load, with stub workers",
     "gateway_load": "the HTTP gateway streaming to many callers, with stub workers",
+    "gateway_stack": "the whole stack on CPUs, through the HTTP gateway and through gRPC",
     "kv_handoff": "KV that goes from one worker to another, through host slabs and over the wire",
     "prefix_cache": "prompts that begin alike, with and without what is known of them",
     "live_policies": "scheduling policies side by side on small models and real daemons",

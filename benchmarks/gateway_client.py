@@ -12,10 +12,10 @@ import json
 import time
 from functools import partial
 from itertools import cycle, islice
-from typing import cast
 
 import uvloop
 
+from benchmarks.http_post import Post
 from benchmarks.stdin_lines import stdin_lines
 
 #: More than any measurement lasts.
@@ -23,31 +23,19 @@ _ENDLESS = 30_000
 _EVENT = b'data: {"id"'
 
 
-class Caller(asyncio.Protocol):
+class Caller(Post):
     """One streamed chat; what arrives is counted, and not looked at any further."""
 
     def __init__(self, model: str) -> None:
-        self._model = model
+        messages = [{"role": "user", "content": "What is a KV cache?"}]
+        body = {"model": model, "messages": messages, "stream": True, "ignore_eos": True}
+        super().__init__("/v1/chat/completions", {**body, "max_tokens": _ENDLESS})
         self.events = 0
         self.bytes = 0
         self._tail = b""
-        self._begun = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
-        writer = cast(asyncio.WriteTransport, transport)  # uvloop's is of another family
-        messages = [{"role": "user", "content": "What is a KV cache?"}]
-        body = {"model": self._model, "messages": messages, "stream": True, "ignore_eos": True}
-        content = json.dumps({**body, "max_tokens": _ENDLESS}).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}"
-        writer.write(head.encode() + b"\r\n\r\n" + content)
-
-    def data_received(self, data: bytes) -> None:
+    def took(self, data: bytes) -> None:
         """Count; an event may be spread over two pieces."""
-        if not self._begun:
-            self._begun = True
-            if not data.startswith(b"HTTP/1.1 200"):
-                raise RuntimeError(f"the gateway refused: {data[:1000]!r}")
         joined = self._tail + data
         self.events += joined.count(_EVENT)
         self.bytes += len(data)

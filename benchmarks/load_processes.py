@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psutil
 
@@ -28,7 +29,7 @@ class LineProcess:
         )
         self._read()
 
-    def ask(self, line: str = "") -> dict[str, float]:
+    def ask(self, line: str = "") -> dict[str, Any]:
         """Send a line and wait for the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
@@ -45,12 +46,12 @@ class LineProcess:
             self._process.kill()
             self._process.wait()
 
-    def _read(self) -> dict[str, float]:
+    def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._module} ended with status {self._process.wait()}")
-        answer: dict[str, float] = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
 

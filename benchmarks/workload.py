@@ -77,3 +77,13 @@ def load_workload(model_path: Path, new_tokens: int) -> Workload:
             raise ValueError(f"{length} tokens wanted, {len(token_ids)} in: {text}")
         prompts.append(token_ids[:length])
     return Workload(prompts, new_tokens)
+
+
+def many_prompts(model_path: Path, count: int, length: int, new_tokens: int) -> Workload:
+    """As many as are wanted, no two alike: every further one of a text begins a token later."""
+    few = load_workload(model_path, new_tokens).prompts
+    starts = [divmod(number, len(few)) for number in range(count)]
+    prompts = [few[text][start : start + length] for start, text in starts]
+    if len(prompts[-1]) < length:
+        raise ValueError(f"{count} prompts of {length} tokens wanted; there are too few tokens")
+    return Workload(prompts, new_tokens)
