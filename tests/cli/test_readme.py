@@ -71,7 +71,7 @@ class Served:
             **options,
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return str(done.stdout)
 
 
 @pytest.fixture(scope="module")
