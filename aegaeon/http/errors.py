@@ -43,7 +43,14 @@ TABLE: dict[ErrorReason, tuple[int, str, str]] = {
     ErrorReason.PERMISSION_DENIED: (403, INVALID, "permission_denied"),
 }
 #: Fields of the contract under the names that HTTP has for them.
-_FIELDS = {"decode_tokens": "max_tokens", "prompt_token_ids": "prompt"}
+_FIELDS = {
+    "decode_tokens": "max_tokens",
+    "prompt_token_ids": "prompt",
+    "min_new_tokens": "min_tokens",
+    "max_new_tokens": "max_tokens",
+}
+#: Messages of the contract that they are in.
+_GROUPS = ("sampling.", "stop.")
 #: Statuses after which the same request may succeed a little later.
 _RETRIABLE = {429, 503}
 #: Members of unions in the places of problems; others are classes, or no identifiers at all.
@@ -84,10 +91,16 @@ def unsupported(param: str, problem: str) -> ApiError:
 def to_api_error(error: AegaeonError) -> ApiError:
     """The error family's member as an answer."""
     status, kind, code = TABLE.get(error.reason, (500, "server_error", "internal_error"))
-    field = error.metadata.get("field", "").removeprefix("sampling.").partition("[")[0]
+    named = error.metadata.get("field", "").partition("[")[0]
+    field = named
+    for group in _GROUPS:
+        field = field.removeprefix(group)
     param = _FIELDS.get(field, field) or None
+    message = error.message
+    if param and message.startswith(named):
+        message = param + message[len(named) :]
     return ApiError(
-        error.message,
+        message,
         code=code,
         status=status,
         kind=kind,

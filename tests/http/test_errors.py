@@ -33,11 +33,21 @@ def test_every_reason_has_a_status_and_a_code(reason: ErrorReason) -> None:
 
 @pytest.mark.parametrize(
     ("field", "param"),
-    [("sampling.top_p", "top_p"), ("sampling.logit_bias[7]", "logit_bias"), ("model", "model")],
+    [
+        ("sampling.top_p", "top_p"),
+        ("sampling.logit_bias[7]", "logit_bias"),
+        ("model", "model"),
+        ("prompt_token_ids", "prompt"),
+        ("stop.min_new_tokens", "min_tokens"),
+        ("stop.stop_token_ids", "stop_token_ids"),
+    ],
 )
 def test_the_field_has_the_name_that_http_has_for_it(field: str, param: str) -> None:
-    error = InvalidRequestError("no", metadata={"field": field})
-    assert to_api_error(error).body["error"]["param"] == param
+    error = InvalidRequestError(f"{field} is wrong", metadata={"field": field})
+    told = to_api_error(error).body["error"]
+    assert told["param"] == param
+    assert told["message"].startswith(param)
+    assert told["message"].endswith(" is wrong")
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,8 @@ def _resolve(
             stop.max_model_len,
             f"at most the model's context of {facts.max_model_len} tokens",
         )
-    for ids, where in ((stop.eos_token_ids, "eos_token_ids"), (stop.stop_token_ids, "stop ids")):
-        check_vocabulary(ids, facts.vocab_size, where)
+    check_vocabulary(stop.eos_token_ids, facts.vocab_size, "stop.eos_token_ids")
+    check_vocabulary(stop.stop_token_ids, facts.vocab_size, "stop.stop_token_ids")
     eos = stop.eos_token_ids or facts.eos_token_ids
     return StopConditions(
         max_new_tokens=max_new_tokens,

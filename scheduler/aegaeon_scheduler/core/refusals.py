@@ -22,5 +22,5 @@ def check_vocabulary(ids: Iterable[int], vocab_size: int, where: str) -> None:
             f"{where}: token id {highest} is outside the vocabulary of {vocab_size} tokens; "
             "check that the tokenizer belongs to the model",
             reason=ErrorReason.TOKEN_OUT_OF_VOCABULARY,
-            metadata={"token_id": highest, "vocab_size": vocab_size},
+            metadata={"token_id": highest, "vocab_size": vocab_size, "field": where},
         )
