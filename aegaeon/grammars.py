@@ -29,6 +29,8 @@ LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 _MAX_PROBLEM_CHARACTERS = 400
+#: What a matcher says of a place that no token leads on from.
+_DEAD_END = "NoExtensionBias"
 
 
 def grammar_of(constraint: Constraint) -> str:
@@ -77,6 +79,14 @@ def _problem(constraint: Constraint) -> str | None:
         return None
     text = problems[0].strip() or "it cannot be compiled"
     return text if len(text) <= _MAX_PROBLEM_CHARACTERS else text[:_MAX_PROBLEM_CHARACTERS] + " …"
+
+
+def matcher_problem(matcher: LLMatcher) -> str:
+    """Why a form cannot be followed, or followed any further."""
+    problem = str(matcher.get_error()).strip().partition("\n")[0]
+    if problem == _DEAD_END:
+        return "no token leads on to a complete text, as where a rule or a $ref leads to itself"
+    return problem
 
 
 def _schema(text: str) -> str:

@@ -97,6 +97,8 @@ def to_api_error(error: AegaeonError) -> ApiError:
         field = field.removeprefix(group)
     param = _FIELDS.get(field, field) or None
     message = error.message
+    if field.startswith("constraint"):  # of several fields here, and of tools
+        return ApiError(message.replace(named, "the form asked for", 1), code=code, status=status)
     if param and message.startswith(named):
         message = param + message[len(named) :]
     return ApiError(

@@ -50,6 +50,14 @@ def test_the_field_has_the_name_that_http_has_for_it(field: str, param: str) -> 
     assert told["message"].endswith(" is wrong")
 
 
+def test_a_form_has_no_name_of_its_own() -> None:
+    error = InvalidRequestError(
+        "sampling.constraint.regex: no", metadata={"field": "sampling.constraint.regex"}
+    )
+    told = to_api_error(error).body["error"]
+    assert (told["message"], told["param"]) == ("the form asked for: no", None)
+
+
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [

@@ -89,6 +89,33 @@ def test_no_part_of_a_stop_string_is_shown_in_a_chat(client: openai.OpenAI, stre
 
 
 @STREAM
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"guided_grammar": 'start: "a" more\nmore: more'},
+        {"guided_grammar": "start: start"},
+        {"guided_regex": r"[^\s\S]"},
+        {"guided_json": {"$ref": "#"}},
+    ],
+)
+def test_a_form_that_leads_nowhere_is_its_askers_fault(
+    client: openai.OpenAI, form: Any, stream: bool
+) -> None:
+    with pytest.raises(openai.APIError, match=r"the form asked for.*leads? on") as caught:
+        chat(client, stream=stream, extra_body=form)
+    assert caught.value.code == "invalid_value"
+    assert chat(client, stream=stream)[0]
+
+
+def test_what_openai_s_clients_tell_of_a_user_does_no_harm(client: openai.OpenAI) -> None:
+    more = {"safety_identifier": "someone", "prompt_cache_key": "chats", "verbosity": "medium"}
+    asked: Any = {"temperature": 0, "max_tokens": 4}
+    assert chat(client, stream=False, **asked, **more) == chat(client, stream=False, **asked)
+    with pytest.raises(openai.BadRequestError, match="verbosity"):
+        chat(client, stream=False, verbosity="low")
+
+
+@STREAM
 @pytest.mark.parametrize("bias", [{"191222": 1}, {"-1": 1}, {"one": 1}])
 def test_a_wrong_bias_of_a_chat_is_told(client: openai.OpenAI, bias: Any, stream: bool) -> None:
     with pytest.raises(openai.BadRequestError) as caught:

@@ -310,6 +310,38 @@ def test_what_is_too_complex_at_once_or_later_fails_alone(
         assert tokens(engine, good) == reference_tokens(models[0], prompts, 20)
 
 
+def test_a_form_that_leads_nowhere_is_its_requests_own_fault(
+    models: list[Path], prompts: list[list[int]], shm_dir: Path
+) -> None:
+    rules = [
+        'start: "a" more\nmore: more',  # never ends, from the second token on
+        'start: "a" <[2]> "b"',  # an end in the middle
+        'start: "a" start',  # costs more and more
+    ]
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/a"}},
+        "required": ["a"],
+        "$defs": {"a": {"$ref": "#/$defs/a"}},
+    }
+    wrong = [*map(Constraint.grammar, rules), Constraint.json_schema(schema)]
+    with EngineHarness(shm_dir) as engine:
+        engine.load(models[0])
+        name = models[0].name
+        bad = [
+            engine.add(name, [5], 60, sampling=SamplingParameters(constraint=constraint))
+            for constraint in wrong
+        ]
+        good = [engine.add(name, prompt, 20) for prompt in prompts]
+        engine.turn(name, [*bad, *good])
+        engine.wait_ended([*bad, *good])
+        for handle in bad:
+            error = engine.outputs[handle].error
+            assert isinstance(error, InvalidRequestError)
+            assert error.metadata["field"].startswith("sampling.constraint")
+        assert tokens(engine, good) == reference_tokens(models[0], prompts, 20)
+
+
 def test_a_sequence_may_be_cancelled_while_its_constraint_is_compiled(
     models: list[Path], shm_dir: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from aegaeon.errors import EngineError
+from aegaeon.errors import AegaeonError
 from aegaeon_worker.engine.execution import Watch
 from aegaeon_worker.engine.prompt_scores import PendingPromptScores
 from aegaeon_worker.engine.sampler import Choice, PendingChoices
@@ -37,7 +37,7 @@ class IssuedStep:
         self._choices = choices
         self._watch = watch
 
-    def wait(self) -> list[Choice | EngineError]:
+    def wait(self) -> list[Choice | AegaeonError]:
         """Block until the tokens of ``completing`` are known, or why one has none."""
         return self._choices.wait()
 

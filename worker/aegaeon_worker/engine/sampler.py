@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from aegaeon.errors import EngineError
+from aegaeon.errors import AegaeonError, EngineError
 from aegaeon_worker.device.host_link import Download, upload
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.grammar.masks import PendingMasks
@@ -43,7 +43,7 @@ class PendingChoices:
         found: torch.Tensor,
         measured: Measured | None = None,
         asked: Seq[tuple[int, int]] = (),
-        failed: Mapping[int, EngineError] = MappingProxyType({}),
+        failed: Mapping[int, AegaeonError] = MappingProxyType({}),
     ) -> None:
         """``found`` float64 [R, 2] are the tokens and the highest logits of their rows.
 
@@ -56,7 +56,7 @@ class PendingChoices:
         self._failed = failed
         self._download = Download([found, *(measured or ())])
 
-    def wait(self) -> list[Choice | EngineError]:
+    def wait(self) -> list[Choice | AegaeonError]:
         """Block until the tokens are known; a row without a token says why."""
         found, *measured = self._download.wait()
         # Ids are exact in float64, and one copy to the host is cheaper than two.

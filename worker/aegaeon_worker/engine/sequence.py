@@ -104,7 +104,7 @@ class Sequence:
     def append(self, token_id: int) -> FinishReason:
         """Take the next token, no longer under way, and say whether the sequence ends with it.
 
-        Raises EngineError.
+        Raises InvalidRequestError where its constraint cannot take it.
         """
         self.tokens.append(token_id)
         if token_id in self.stop.stop_ids:

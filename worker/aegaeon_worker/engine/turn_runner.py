@@ -8,7 +8,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from aegaeon.errors import EngineError
+from aegaeon.errors import AegaeonError, EngineError
 from aegaeon_worker.engine.events import (
     FinishReason,
     PromptScores,
@@ -195,12 +195,12 @@ class TurnRunner:
                 continue
             if result.failed and any(f.handle == sequence.handle for f in result.failed):
                 continue
-            if isinstance(choice, EngineError):
+            if isinstance(choice, AegaeonError):
                 result.failed.append(SequenceFailed(sequence.handle, choice))
                 continue
             try:
                 reason = sequence.append(choice.token_id)
-            except EngineError as error:
+            except AegaeonError as error:
                 result.failed.append(SequenceFailed(sequence.handle, error))
             else:
                 batch.add(sequence.handle, choice.token_id, reason, choice.log_probabilities)

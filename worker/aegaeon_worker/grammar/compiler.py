@@ -10,7 +10,7 @@ from llguidance import LLMatcher
 
 from aegaeon.constraint import Constraint
 from aegaeon.errors import AegaeonError, EngineError, InvalidRequestError
-from aegaeon.grammars import LIMITS, grammar_of
+from aegaeon.grammars import LIMITS, grammar_of, matcher_problem
 from aegaeon_worker.engine.events import LoadedModel
 from aegaeon_worker.grammar.text_state import TextState
 from aegaeon_worker.grammar.vocabulary import Vocabulary
@@ -77,7 +77,7 @@ class Compiler:
             # What is too complex shows here, mostly, and not where a batch would wait for it.
             matcher.compute_bitmask()
             if matcher.is_error():
-                raise _invalid(constraint, matcher.get_error())
+                raise _invalid(constraint, matcher_problem(matcher))
         self._matchers[key] = matcher
         if len(self._matchers) > _MAX_MATCHERS:
             self._matchers.popitem(last=False)

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from aegaeon.errors import EngineError
+from aegaeon.errors import AegaeonError, EngineError
 from aegaeon_worker.device.host_link import upload
 from aegaeon_worker.engine.sequence import Sequence
 
@@ -34,17 +34,17 @@ class Masks:
 class PendingMasks:
     """Masks under way, of the sequences at ``rows`` of a step."""
 
-    def __init__(self, rows: list[int], future: Future[list[bytearray | EngineError]]) -> None:
+    def __init__(self, rows: list[int], future: Future[list[bytearray | AegaeonError]]) -> None:
         self._rows = rows
         self._future = future
 
-    def apply(self, logits: torch.Tensor) -> dict[int, EngineError]:
+    def apply(self, logits: torch.Tensor) -> dict[int, AegaeonError]:
         """Exclude tokens from ``logits`` [R, V] in place; the rows that failed, and why."""
-        errors: dict[int, EngineError] = {}
+        errors: dict[int, AegaeonError] = {}
         rows: list[int] = []
         bits = bytearray()
         for row, mask in zip(self._rows, self._future.result(), strict=True):
-            if isinstance(mask, EngineError):
+            if isinstance(mask, AegaeonError):
                 errors[row] = mask
             else:
                 rows.append(row)
@@ -66,15 +66,15 @@ def exclude(logits: torch.Tensor, rows: Seq[int], packed: torch.Tensor) -> None:
     logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
 
 
-def _masks(sequences: Seq[Sequence]) -> list[bytearray | EngineError]:
+def _masks(sequences: Seq[Sequence]) -> list[bytearray | AegaeonError]:
     return [_mask(sequence) for sequence in sequences]
 
 
-def _mask(sequence: Sequence) -> bytearray | EngineError:
+def _mask(sequence: Sequence) -> bytearray | AegaeonError:
     assert sequence.text is not None
     try:
         return sequence.text.result().mask(sequence.stop.stop_ids)
-    except EngineError as error:
+    except AegaeonError as error:
         return error
     except Exception as error:  # of the library: of no other sequence's business
         return EngineError(f"the request's constraint failed: {type(error).__name__}: {error}")
