@@ -221,7 +221,7 @@ def _request(
     return Request(
         model=model.name,
         arrival_time=time.time(),
-        request_id=_label(label, body.user),
+        request_id=_label(label, body.caller),
         prompt_token_ids=prompt,
         decode_tokens=None if form.max_tokens is None else max(1, min(form.max_tokens, room)),
         eos_token_ids=() if body.ignore_eos else model.eos_token_ids,

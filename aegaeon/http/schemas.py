@@ -21,6 +21,7 @@ MAX_SALT = 64
 _MAX_STOP_STRINGS = 16
 _MAX_STOP_LENGTH = 1024
 
+Label = Annotated[str, Field(max_length=64)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 StopString = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
 StopList = Annotated[list[StopString], Field(max_length=_MAX_STOP_STRINGS)]
@@ -51,7 +52,7 @@ class GenerationBody(FormBody):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     #: A label of the caller's, shown with the request in logs and events.
-    user: Annotated[str, Field(max_length=64)] | None = None
+    user: Label | None = None
     # Beyond OpenAI.
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
     ignore_eos: bool = False
@@ -80,6 +81,11 @@ class GenerationBody(FormBody):
     def stop_strings(self) -> list[str]:
         """A list, however they were given."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def caller(self) -> str | None:
+        """What the caller says of its own user."""
+        return self.user
 
     @property
     def answers(self) -> int:
@@ -120,6 +126,10 @@ class ChatBody(GenerationBody):
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    #: OpenAI's newer names of ``user``, as a label and as a hint that prompts begin alike, which
+    #: is found without.
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
     # Known, see above.
     audio: Any = None
     functions: Any = None
@@ -127,10 +137,16 @@ class ChatBody(GenerationBody):
     modalities: list[str] | None = None
     prediction: Any = None
     reasoning_effort: str | None = None
+    verbosity: str | None = None
     service_tier: str | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None
     web_search_options: Any = None
+
+    @property
+    def caller(self) -> str | None:
+        """What the caller says of its own user."""
+        return self.user or self.safety_identifier
 
 
 class TokenizeBody(Body):

@@ -21,6 +21,7 @@ _NEUTRAL_CHAT: dict[str, tuple[Any, ...]] = {
     "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
+    "verbosity": ("medium",),
     "web_search_options": (),
 }
 

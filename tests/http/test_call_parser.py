@@ -101,6 +101,7 @@ def test_any_text_is_the_same_however_it_is_cut(
         (HERMES, '<tool_call>{"name": "f"}</tool_call>', "", [("f", "{}")]),
         # Arguments as a string, and ahead of the name.
         (HERMES, '<tool_call>{"arguments": "{\\"a\\": 1}", "name": "f"}', "", [("f", '{"a": 1}')]),
+        (HERMES, '<tool_call>{"name": "f"}</tool_call>\n<tool_c', "", [("f", "{}")]),
         (HERMES, "a < b, <tool_ is none  ", "a < b, <tool_ is none  ", []),
         (LLAMA, '<|python_tag|>{"name": "f", "parameters": {}}', "", [("f", "{}")]),
         (LLAMA, '{"answer": 42}', '{"answer": 42}', []),

@@ -269,6 +269,9 @@ def test_arguments_that_may_not_be_are_left_out() -> None:
         ({"a": {}}, {"minProperties": 1}, "minProperties"),
         ({"a": {}, "b": {}}, {"maxProperties": 1}, "maxProperties"),
         ({}, {"patternProperties": {}}, "patternProperties"),
+        ({}, {"type": "array"}, "type"),
+        ({"a": {"$ref": "#"}}, {"required": ["a"]}, "other places"),
+        ({"a": {"type": "array", "items": {"$ref": "#/properties/b"}}}, {}, "other places"),
     ],
 )
 def test_what_a_call_cannot_be_held_to_is_refused_by_name(

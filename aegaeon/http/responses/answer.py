@@ -90,6 +90,8 @@ class ResponsesAnswer(Answer):
             "truncation": "disabled",
             "usage": None if reason is None else self._tokens(completion),
             "user": asked.user,
+            "safety_identifier": asked.safety_identifier,
+            "prompt_cache_key": asked.prompt_cache_key,
         }
 
     def _tokens(self, completion: int) -> dict[str, Any]:

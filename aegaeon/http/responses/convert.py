@@ -45,6 +45,8 @@ def to_chat(body: ResponsesBody) -> ChatBody:
         "temperature": body.temperature,
         "top_p": body.top_p,
         "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
         "response_format": _format(body),
         "parallel_tool_calls": body.parallel_tool_calls,
     }

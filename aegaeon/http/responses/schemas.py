@@ -9,7 +9,7 @@ from pydantic import Field
 from aegaeon.http.body import Body
 from aegaeon.http.formats import JsonObjectFormat, TextFormat
 from aegaeon.http.messages import FunctionName
-from aegaeon.http.schemas import Count, ModelName
+from aegaeon.http.schemas import Count, Label, ModelName
 
 
 class InputText(Body):
@@ -108,7 +108,10 @@ class ResponsesBody(Body):
     tool_choice: Literal["auto", "none", "required"] | FlatChoice | None = None
     tools: Annotated[list[FlatTool], Field(max_length=128)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    user: Annotated[str, Field(max_length=64)] | None = None
+    user: Label | None = None
+    #: See `ChatBody`.
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
     # Known, and refused unless they ask for what happens anyway.
     background: bool | None = None
     include: list[str] | None = None

@@ -136,7 +136,9 @@ class CallParser:
             parts.text = self._space + self._raw + self._held
         elif self._at in (_At.START, _At.TEXT):
             rest = self._space + self._held
-            parts.text = rest if rest.strip() or not self.count else ""
+            # The limit may have come in the middle of what begins the next call.
+            cut = len(self._held) > 1 and self._marks.begin.startswith(self._held)
+            parts.text = "" if self.count and (cut or not rest.strip()) else rest
         self._held = self._space = ""
         return parts
 

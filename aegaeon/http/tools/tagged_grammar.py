@@ -59,6 +59,8 @@ class _Rules:
 
     def _written(self, required: list[str]) -> list[str]:
         """Arguments in their order, those that are required and have no schema last."""
+        if "object" not in self._types.allowed(self._schema):
+            raise self._refused("the type")
         unknown = self._schema.keys() - _REMARKS - _OF_OBJECTS - _COUNTS
         if unknown:
             raise self._refused(min(unknown))
@@ -119,6 +121,8 @@ class _Rules:
     def _json(self, schema: Mapping[str, Any]) -> str:
         root = self._types.root if isinstance(self._types.root, dict) else {}
         shared = {key: root[key] for key in _DEFINITIONS if key in root}
+        if not all(map(_is_shared, _references({**shared, **schema}))):
+            raise self._refused("a $ref to other places than $defs")
         return f"{lark_schema({**shared, **schema})} {_literal(chr(10) + _END)}"
 
     def _followed(self, schema: Any, where: str) -> Mapping[str, Any]:
@@ -154,6 +158,25 @@ def _text_rule(name: str, least: int, most: int | None) -> list[str]:
         f'{name}[suffix="{_END}"]: {terminal}',
         rf"{terminal}: /(?s:.{count})\n/ & ~/(?s:.*<\/parameter>.*)/",
     ]
+
+
+def _references(schema: Any) -> list[str]:
+    """All of them; some may be values of an `enum`."""
+    found, waiting = [], [schema]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += one.values()
+            if isinstance(reference := one.get("$ref"), str):
+                found.append(reference)
+        elif isinstance(one, list):
+            waiting += one
+    return found
+
+
+def _is_shared(reference: str) -> bool:
+    """It leads to where it did, in a part of the schema with the definitions."""
+    return reference.startswith(tuple(f"#/{key}/" for key in _DEFINITIONS))
 
 
 def _literal(text: str) -> str:
