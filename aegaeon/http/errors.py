@@ -48,9 +48,10 @@ _FIELDS = {
     "prompt_token_ids": "prompt",
     "min_new_tokens": "min_tokens",
     "max_new_tokens": "max_tokens",
+    "name": "model",
 }
 #: Messages of the contract that they are in.
-_GROUPS = ("sampling.", "stop.")
+_GROUPS = ("sampling.", "stop.", "spec.")
 #: Statuses after which the same request may succeed a little later.
 _RETRIABLE = {429, 503}
 #: Members of unions in the places of problems; others are classes, or no identifiers at all.

@@ -32,6 +32,8 @@ class ServedModel:
 
     name: str
     max_model_len: int
+    #: Ids are below it; the tokenizer may know fewer.
+    vocab_size: int
     eos_token_ids: tuple[int, ...]
     tokenizer: PreTrainedTokenizerBase
     vocabulary: Vocabulary
@@ -132,6 +134,7 @@ def _load(info: model_pb2.ModelInfo) -> ServedModel:
     return ServedModel(
         name=spec.name,
         max_model_len=facts.max_model_len,
+        vocab_size=facts.vocab_size,
         eos_token_ids=tuple(facts.eos_token_ids),
         tokenizer=tokenizer,
         vocabulary=vocabulary,

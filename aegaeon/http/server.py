@@ -13,6 +13,7 @@ import uvicorn
 from aegaeon.client.session import RESUME_WINDOW_S
 from aegaeon.errors import ConfigError
 from aegaeon.http.app import make_app
+from aegaeon.http.connection import Connection
 from aegaeon.http.gateway import Gateway
 from aegaeon.rpc.address import check_reach
 from aegaeon.rpc.daemon import StopSignal, announce_ready
@@ -67,6 +68,7 @@ async def serve(config: GatewayConfig) -> None:
     settings = uvicorn.Config(
         make_app(gateway, config.max_body_bytes, guard, tracing),
         loop="none",
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,

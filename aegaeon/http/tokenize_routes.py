@@ -45,6 +45,13 @@ def tokenize_routes(gateway: Gateway) -> APIRouter:
         """Text of token ids."""
         model = await gateway.models.get(body.model)
         skip = body.skip_special_tokens
+        highest = max(body.tokens, default=0)
+        if highest >= model.vocab_size:
+            raise ApiError(
+                f"tokens: {highest} is outside the vocabulary of {model.vocab_size} tokens",
+                code="token_out_of_vocabulary",
+                param="tokens",
+            )
         text = await gateway.pool.run(
             len(body.tokens),
             lambda: text_of(model.vocabulary, body.tokens, skip_special_tokens=skip),

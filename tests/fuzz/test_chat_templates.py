@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def served(folder: Path) -> ServedModel:
     tokenizer = load_tokenizer(folder)
-    return ServedModel("text", 4096, (2,), tokenizer, Vocabulary(tokenizer))
+    return ServedModel("text", 4096, 512, (2,), tokenizer, Vocabulary(tokenizer))
 
 
 def _template(chance: random.Random) -> str:

@@ -40,6 +40,7 @@ def test_every_reason_has_a_status_and_a_code(reason: ErrorReason) -> None:
         ("prompt_token_ids", "prompt"),
         ("stop.min_new_tokens", "min_tokens"),
         ("stop.stop_token_ids", "stop_token_ids"),
+        ("spec.name", "model"),
     ],
 )
 def test_the_field_has_the_name_that_http_has_for_it(field: str, param: str) -> None:

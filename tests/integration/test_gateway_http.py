@@ -13,6 +13,7 @@ import pytest
 from tests.integration.daemons import START_S, Daemons, until
 from tests.integration.gateways import MAX_BODY_BYTES, RunningGateway, running_gateway
 from tests.integration.text_model import text_model
+from tests.worker.models.tiny import VOCAB_SIZE
 
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
 
@@ -88,6 +89,8 @@ def test_text_goes_through_tokens_and_back(client: httpx.Client) -> None:
     text = client.post("/detokenize", json={"model": "m", "tokens": tokens["tokens"]}).json()
     assert text == {"prompt": "héllo ☃"}
     assert code_of(client.post("/tokenize", json={"model": "m"})) == "invalid_value"
+    beyond = client.post("/detokenize", json={"model": "m", "tokens": [5, VOCAB_SIZE]})
+    assert (beyond.status_code, code_of(beyond)) == (400, "token_out_of_vocabulary")
 
 
 def test_events_tell_of_requests_and_silence_is_filled(
