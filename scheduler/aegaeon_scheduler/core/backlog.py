@@ -105,6 +105,8 @@ class Backlog:
             self.open = Parcel()
         for sequence in parcel.owners:
             sequence.unread -= 1
+        for piece in parcel.prompts:
+            piece.owner.unread -= len(piece.logprobs)
         return parcel
 
     def _close(self) -> None:

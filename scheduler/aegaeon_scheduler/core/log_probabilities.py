@@ -65,8 +65,12 @@ def tell_prompts(
     told: PromptLogProbabilities,
     sequences: Mapping[int, sequence.Sequence],
     wake: Callable[[Backlog], None],
-) -> None:
-    """Put what a step tells of prompts where their readers find it, ahead of the step's tokens."""
+) -> list[sequence.Sequence]:
+    """Put what a step tells of prompts where their readers find it, ahead of the step's tokens.
+
+    Returns the sequences whose prompts they are.
+    """
+    owners = []
     end = top_end = 0
     for handle, start, count, top_count in zip(
         told.handles, told.starts, told.counts, told.top_counts, strict=True
@@ -76,7 +80,9 @@ def tell_prompts(
         owner = sequences.get(handle)
         if owner is None:  # it has ended meanwhile
             continue
+        owners.append(owner)
         owner.told_tokens = start + count
+        owner.unread += count
         owner.backlog.tell(
             PromptPiece(
                 owner,
@@ -88,6 +94,7 @@ def tell_prompts(
             )
         )
         wake(owner.backlog)
+    return owners
 
 
 def hand_out(

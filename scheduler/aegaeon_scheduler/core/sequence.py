@@ -90,7 +90,7 @@ class Sequence:
     losses: int = 0
     #: Taken out of its turn because its reader is behind.
     paused: bool = False
-    #: Tokens in the backlog.
+    #: Tokens in the backlog, those told of its prompt included.
     unread: int = 0
     finish: FinishReason = FinishReason.UNSPECIFIED
     error: AegaeonError | None = None

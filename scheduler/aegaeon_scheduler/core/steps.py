@@ -33,8 +33,8 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
     stamp = (event.step_time_ns, now_ns)
     limit = state.config.reader_backlog_tokens
     sequences, wake, cancelled = engine.sequences, state.out.wake, int(FinishReason.CANCELLED)
-    if event.prompt_log_probabilities is not None:
-        tell_prompts(event.prompt_log_probabilities, sequences, wake)
+    prompts = event.prompt_log_probabilities
+    told = tell_prompts(prompts, sequences, wake) if prompts is not None else []
     count = 0
     special: list[tuple[int, Sequence | None, int]] = []
     for handle, token, reason in zip(
@@ -65,6 +65,9 @@ def on_step(state: State, engine: Engine, event: StepDone, now_ns: int) -> None:
         if turn is not None and leaving and found is not None and not reason:
             _leave(state, engine, turn, found, now_ns)
         _after_token(state, engine, handle, found, reason)
+    for owner in told:
+        if not owner.ended:
+            _pause_if_behind(state, owner)
 
 
 def _observe(engine: Engine, turn: Turn, event: StepDone) -> None:
@@ -177,7 +180,12 @@ def _after_token(
             _confirm_end(state, engine, handle)
     elif reason:
         requests.end(state, sequence, FinishReason(reason))
-    elif sequence.unread >= state.config.reader_backlog_tokens and not sequence.paused:
+    else:
+        _pause_if_behind(state, sequence)
+
+
+def _pause_if_behind(state: State, sequence: Sequence) -> None:
+    if sequence.unread >= state.config.reader_backlog_tokens and not sequence.paused:
         requests.pause(state, sequence)
 
 

@@ -13,8 +13,10 @@ _STEP_SHARE = 0.8
 #: Share of a mixed step that its prompt tokens take at least. Where they take less, decoding fills
 #: the step, and the most tokens still fit; a larger share would then count decoding as theirs.
 _LEAST_PREFILL_SHARE = 1 / 8
-#: Float32 logits that a step computes for log-probabilities of prompts: 128 MiB.
+#: Of one step, for log-probabilities of prompts: float32 logits, which are 128 MiB, and tokens, of
+#: which a reader has several steps' worth before it is behind.
 _SCORED_LOGITS = 1 << 25
+_SCORED_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class PrefillPace:
     @property
     def scored_tokens(self) -> int:
         """Prompt tokens whose logits a step may compute all together."""
-        return max(1, _SCORED_LOGITS // self.vocab_size)
+        return max(1, min(_SCORED_TOKENS, _SCORED_LOGITS // self.vocab_size))
 
     def mixed_tokens(self, tpot_ns: int) -> int:
         """Prompt tokens for a step beside sequences that were promised ``tpot_ns`` per token;
