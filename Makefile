@@ -67,11 +67,8 @@ wheel: $(STAMP) ## Build the wheel into dist/.
 	rm -rf build dist
 	$(BIN)/python -m build --wheel
 
-# In an environment of its own, since the advisories' client is no dependency of the project.
-audit: ## Ask PyPI's advisories about the pinned dependencies; needs the network.
-	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && \
-	$(firstword $(PYTHONS)) -m venv "$$tools" && "$$tools/bin/pip" install --quiet pip-audit && \
-	"$$tools/bin/pip-audit" --requirement constraints.txt --no-deps --disable-pip
+audit: $(STAMP) ## Ask the registry for advisories about the pinned dependencies, where it has any.
+	$(BIN)/python tools/audit.py constraints.txt
 
 clean: ## Remove everything that the other targets made in this folder.
 	rm -rf .venv build dist *.egg-info $(NODE)/node_modules
