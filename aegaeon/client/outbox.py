@@ -32,8 +32,8 @@ class Outbox:
         self._closed = True
         self._filled.set()
 
-    async def messages(self) -> AsyncIterator[inference_pb2.SessionRequest]:
-        """Messages, until it is closed."""
+    async def messages(self, *, grouped: bool) -> AsyncIterator[inference_pb2.SessionRequest]:
+        """Messages, until it is closed; one per submission unless ``grouped``."""
         while not self._closed:
             if not self._entries:
                 self._filled.clear()
@@ -43,6 +43,9 @@ class Outbox:
             if isinstance(entry, inference_pb2.SessionCancel):
                 self._entries.popleft()
                 yield inference_pb2.SessionRequest(cancel=entry)
+            elif not grouped:
+                self._entries.popleft()
+                yield inference_pb2.SessionRequest(submit=entry)
             else:
                 submits = inference_pb2.SessionSubmits(submits=self._take_submits())
                 yield inference_pb2.SessionRequest(submits=submits)

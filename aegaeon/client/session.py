@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from itertools import islice
 from typing import Any, Self
 
@@ -34,6 +34,7 @@ _RETURNING = frozenset(
         ErrorReason.QUEUE_FULL,
     )
 )
+_GROUPED = inference_pb2.CAPABILITY_GROUPED_SUBMISSIONS
 #: Time after a request's deadline in which the scheduler may say so itself, in seconds.
 _DEADLINE_GRACE_S = 1.0
 
@@ -137,8 +138,11 @@ class Session:
     async def _one_stream(self) -> AegaeonError:
         """Serve until the stream is lost; why it was. Raises AegaeonError when a new stream would
         end in the same way."""
-        call = self._stub.Session(self._outbox.messages())
+        call = None
         try:
+            # Asked for every stream: another release may have taken the scheduler's place.
+            grouped = _GROUPED in await _capabilities(self._stub)
+            call = self._stub.Session(self._outbox.messages(grouped=grouped))
             async for response in call:
                 self._take_tokens(response)
                 for delta in response.deltas:
@@ -154,7 +158,8 @@ class Session:
                 raise
             # gRPC raises the same when a stopping server cancels the call.
         finally:
-            call.cancel()
+            if call is not None:
+                call.cancel()
             self._outbox.close()
         return UnavailableError(
             "the scheduler ended the stream before its requests had ended",
@@ -244,6 +249,19 @@ class Session:
     def _fail_all(self, error: AegaeonError) -> None:
         for pending in list(self._pending.values()):
             self._fail(pending, error)
+
+
+async def _capabilities(
+    stub: inference_pb2_grpc.InferenceServiceAsyncStub,
+) -> Collection[inference_pb2.Capability]:
+    """What the scheduler understands. Raises AioRpcError."""
+    try:
+        answer = await stub.GetCapabilities(inference_pb2.GetCapabilitiesRequest())
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # of a release before there were any
+            return ()
+        raise
+    return answer.capabilities
 
 
 def _is_loss(code: grpc.StatusCode, problem: AegaeonError) -> bool:

@@ -1,7 +1,8 @@
 """Which version of the contract this release speaks, and which it gets on with.
 
 The contract only grows, and unknown fields are ignored, so that neighbours understand each other:
-an upgrade may begin with the scheduler or with a worker.
+an upgrade may begin with the scheduler or with a worker. What a client may send only to a scheduler
+that understands it is among the contract's capabilities, which the client asks for.
 """
 
 from __future__ import annotations

@@ -14,10 +14,17 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_STOP: _ClassVar[FinishReason]
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
     FINISH_REASON_CANCELLED: _ClassVar[FinishReason]
+
+class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CAPABILITY_UNSPECIFIED: _ClassVar[Capability]
+    CAPABILITY_GROUPED_SUBMISSIONS: _ClassVar[Capability]
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_CANCELLED: FinishReason
+CAPABILITY_UNSPECIFIED: Capability
+CAPABILITY_GROUPED_SUBMISSIONS: Capability
 
 class StopConditions(_message.Message):
     __slots__ = ("max_new_tokens", "min_new_tokens", "eos_token_ids", "stop_token_ids", "ignore_eos", "max_model_len")
@@ -225,3 +232,13 @@ class SessionDelta(_message.Message):
     response: GenerateResponse
     error: _errors_pb2.ErrorDetail
     def __init__(self, stream_id: _Optional[int] = ..., response: _Optional[_Union[GenerateResponse, _Mapping]] = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class GetCapabilitiesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetCapabilitiesResponse(_message.Message):
+    __slots__ = ("capabilities",)
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    capabilities: _containers.RepeatedScalarFieldContainer[Capability]
+    def __init__(self, capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ...) -> None: ...

@@ -45,6 +45,11 @@ class InferenceServiceStub:
                 request_serializer=aegaeon_dot_v1_dot_inference__pb2.SessionRequest.SerializeToString,
                 response_deserializer=aegaeon_dot_v1_dot_inference__pb2.SessionResponse.FromString,
                 _registered_method=True)
+        self.GetCapabilities = channel.unary_unary(
+                '/aegaeon.v1.InferenceService/GetCapabilities',
+                request_serializer=aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesRequest.SerializeToString,
+                response_deserializer=aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer:
@@ -82,8 +87,18 @@ class InferenceServiceServicer:
         A request of which more than the server's `reader_backlog_tokens` have not been read pauses as
         in `Generate`. No further message is taken in while 4,096 ends have not been read.
 
-        Errors: INVALID_ARGUMENT for a broken rule of the session, UNAVAILABLE when the server stops;
-        those of single requests are in their deltas.
+        Errors: INVALID_ARGUMENT for a broken rule of the session, and for a message of a kind that the
+        server does not know, UNAVAILABLE when the server stops; those of single requests are in their
+        deltas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCapabilities(self, request, context):
+        """What this server understands beyond what every release does. Clients of a later release ask
+        before they send it, since an unknown field is ignored, and what it asks for never answered. A
+        server that answers UNIMPLEMENTED has none of the capabilities.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,6 +116,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=aegaeon_dot_v1_dot_inference__pb2.SessionRequest.FromString,
                     response_serializer=aegaeon_dot_v1_dot_inference__pb2.SessionResponse.SerializeToString,
+            ),
+            'GetCapabilities': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCapabilities,
+                    request_deserializer=aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesRequest.FromString,
+                    response_serializer=aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -158,6 +178,33 @@ class InferenceService:
             '/aegaeon.v1.InferenceService/Session',
             aegaeon_dot_v1_dot_inference__pb2.SessionRequest.SerializeToString,
             aegaeon_dot_v1_dot_inference__pb2.SessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCapabilities(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/aegaeon.v1.InferenceService/GetCapabilities',
+            aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesRequest.SerializeToString,
+            aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,8 +60,14 @@ class InferenceServiceStub:
     A request of which more than the server's `reader_backlog_tokens` have not been read pauses as
     in `Generate`. No further message is taken in while 4,096 ends have not been read.
 
-    Errors: INVALID_ARGUMENT for a broken rule of the session, UNAVAILABLE when the server stops;
-    those of single requests are in their deltas.
+    Errors: INVALID_ARGUMENT for a broken rule of the session, and for a message of a kind that the
+    server does not know, UNAVAILABLE when the server stops; those of single requests are in their
+    deltas.
+    """
+    GetCapabilities: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GetCapabilitiesRequest, _inference_pb2.GetCapabilitiesResponse]
+    """What this server understands beyond what every release does. Clients of a later release ask
+    before they send it, since an unknown field is ignored, and what it asks for never answered. A
+    server that answers UNIMPLEMENTED has none of the capabilities.
     """
 
 @_typing.type_check_only
@@ -96,8 +102,14 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     A request of which more than the server's `reader_backlog_tokens` have not been read pauses as
     in `Generate`. No further message is taken in while 4,096 ends have not been read.
 
-    Errors: INVALID_ARGUMENT for a broken rule of the session, UNAVAILABLE when the server stops;
-    those of single requests are in their deltas.
+    Errors: INVALID_ARGUMENT for a broken rule of the session, and for a message of a kind that the
+    server does not know, UNAVAILABLE when the server stops; those of single requests are in their
+    deltas.
+    """
+    GetCapabilities: _aio.UnaryUnaryMultiCallable[_inference_pb2.GetCapabilitiesRequest, _inference_pb2.GetCapabilitiesResponse]  # type: ignore[assignment]
+    """What this server understands beyond what every release does. Clients of a later release ask
+    before they send it, since an unknown field is ignored, and what it asks for never answered. A
+    server that answers UNIMPLEMENTED has none of the capabilities.
     """
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -141,8 +153,20 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         A request of which more than the server's `reader_backlog_tokens` have not been read pauses as
         in `Generate`. No further message is taken in while 4,096 ends have not been read.
 
-        Errors: INVALID_ARGUMENT for a broken rule of the session, UNAVAILABLE when the server stops;
-        those of single requests are in their deltas.
+        Errors: INVALID_ARGUMENT for a broken rule of the session, and for a message of a kind that the
+        server does not know, UNAVAILABLE when the server stops; those of single requests are in their
+        deltas.
+        """
+
+    @_abc_1.abstractmethod
+    def GetCapabilities(
+        self,
+        request: _inference_pb2.GetCapabilitiesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.GetCapabilitiesResponse, _abc.Awaitable[_inference_pb2.GetCapabilitiesResponse]]:
+        """What this server understands beyond what every release does. Clients of a later release ask
+        before they send it, since an unknown field is ignored, and what it asks for never answered. A
+        server that answers UNIMPLEMENTED has none of the capabilities.
         """
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -47,6 +47,11 @@ class StubState:
     cancelled: int = 0
     #: Aborts the session after so many tokens, those told of prompts included, once per entry.
     break_after: list[int] = field(default_factory=list)
+    break_code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
+    #: Knows capabilities, and submissions that come in groups.
+    knows_groups: bool = True
+    #: Submissions of each message.
+    groups: list[int] = field(default_factory=list)
     #: Answers so many submissions with "model not found", as a scheduler that has just started.
     not_found: int = 0
     fail_deploy: bool = False
@@ -62,7 +67,9 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
 
         async def read() -> None:
             async for message in request_iterator:
-                for submit in message.submits.submits:
+                submits = self._submits(message)
+                self._state.groups += [len(submits)] * bool(submits)
+                for submit in submits:
                     self._state.submits.append(submit)
                     running[submit.stream_id] = asyncio.create_task(self._serve(submit, out))
                 if message.HasField("cancel"):
@@ -79,13 +86,24 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
                 sent += len(message.token_ids)
                 sent += len(message.prompt_log_probabilities.logprobs)
                 if limit is not None and sent >= limit:
-                    await context.abort(grpc.StatusCode.UNAVAILABLE, "broken on purpose")
+                    await context.abort(self._state.break_code, "broken on purpose")
         finally:
             reader.cancel()
             for task in running.values():
                 if not task.done():
                     self._state.cancelled += 1
                 task.cancel()
+
+    async def GetCapabilities(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if not self._state.knows_groups:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        grouped = inference_pb2.CAPABILITY_GROUPED_SUBMISSIONS
+        return inference_pb2.GetCapabilitiesResponse(capabilities=[grouped])
+
+    def _submits(self, message: inference_pb2.SessionRequest) -> list[inference_pb2.SessionSubmit]:
+        if message.HasField("submit"):
+            return [message.submit]
+        return list(message.submits.submits) if self._state.knows_groups else []
 
     async def _serve(self, submit: inference_pb2.SessionSubmit, out: asyncio.Queue[Any]) -> None:
         try:

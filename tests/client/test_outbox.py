@@ -20,7 +20,9 @@ def submission(stream_id: int, tokens: int = 1) -> inference_pb2.SessionSubmit:
     return inference_pb2.SessionSubmit(stream_id=stream_id, request=request)
 
 
-def sent(fill: Callable[[Outbox], None]) -> list[inference_pb2.SessionRequest]:
+def sent(
+    fill: Callable[[Outbox], None], *, grouped: bool = True
+) -> list[inference_pb2.SessionRequest]:
     """All messages of what ``fill`` puts in; it must end with a cancel of stream 0."""
 
     async def collect() -> list[inference_pb2.SessionRequest]:
@@ -28,7 +30,7 @@ def sent(fill: Callable[[Outbox], None]) -> list[inference_pb2.SessionRequest]:
         fill(outbox)
         found = []
         async with asyncio.timeout(_DEADLINE_S):
-            async for message in outbox.messages():
+            async for message in outbox.messages(grouped=grouped):
                 if message.HasField("cancel") and message.cancel.stream_id == 0:
                     break
                 found.append(message)
@@ -73,3 +75,21 @@ def test_submissions_made_together_leave_in_one_message() -> None:
 
     (message,) = sent(fill)
     assert [submit.stream_id for submit in message.submits.submits] == list(range(1, 9))
+
+
+@settings(deadline=None)
+@given(st.lists(st.booleans(), max_size=40))
+def test_everything_leaves_on_its_own_where_groups_are_not_understood(entries: list[bool]) -> None:
+    def fill(outbox: Outbox) -> None:
+        for number, is_submit in enumerate(entries, 1):
+            outbox.put(
+                submission(number) if is_submit else inference_pb2.SessionCancel(stream_id=number)
+            )
+        outbox.put(inference_pb2.SessionCancel(stream_id=0))
+
+    order = []
+    for message in sent(fill, grouped=False):
+        kind = message.WhichOneof("message")
+        assert kind in ("submit", "cancel")
+        order.append((kind == "submit", getattr(message, kind).stream_id))
+    assert order == [(is_submit, number) for number, is_submit in enumerate(entries, 1)]

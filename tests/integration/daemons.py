@@ -97,11 +97,10 @@ class Daemons:
         self._shm_dir = shm_dir
         self._started: list[Daemon] = []
 
-    def scheduler(self, listen: str = "", **flags: object) -> Daemon:
+    def scheduler(self, listen: str = "", *, prefix: Sequence[str] = (), **flags: object) -> Daemon:
         """A scheduler that serves."""
-        return self.start(
-            "aegaeon_scheduler", {"listen": listen or f"unix:{self._folder}/s", **flags}
-        ).wait_ready()
+        own = {"listen": listen or f"unix:{self._folder}/s", **flags}
+        return self.start("aegaeon_scheduler", own, prefix).wait_ready()
 
     def worker(
         self,

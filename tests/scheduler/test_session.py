@@ -178,6 +178,19 @@ async def test_an_id_in_use_ends_the_session_and_frees_everything(scheduler: Har
     await scheduler.settled()
 
 
+@pytest.mark.parametrize("sent", [b"", b"\x9a\x06\x00"], ids=["empty", "of a later version"])
+async def test_a_message_of_no_known_kind_ends_the_session(scheduler: Harness, sent: bytes) -> None:
+    """Whoever sent it would wait for an answer for ever."""
+    call = scheduler.inference.Session()
+    await call.write(submit(1, generate_request((1,), 4_000)))
+    await call.write(inference_pb2.SessionRequest.FromString(sent))
+    with pytest.raises(grpc.aio.AioRpcError, match="no kind that the scheduler") as caught:
+        async for _ in call:
+            pass
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await scheduler.settled()
+
+
 async def test_breaking_the_stream_cancels_its_requests_and_no_others(scheduler: Harness) -> None:
     broken, kept = scheduler.inference.Session(), Client(scheduler.inference)
     for i in range(1, 101):

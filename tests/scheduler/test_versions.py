@@ -8,6 +8,7 @@ import pytest
 from aegaeon.errors import ErrorReason, PreconditionError
 from aegaeon.rpc.status import from_rpc_error
 from aegaeon.rpc.version import CONTRACT_VERSION, check_version
+from aegaeon.v1 import inference_pb2
 from tests.scheduler.conftest import Start
 from tests.scheduler.requests import generate_request
 from tests.scheduler.stub_settings import StubSettings
@@ -37,6 +38,12 @@ async def test_a_worker_further_away_is_told_what_is_too_old(start: Start, versi
     assert error.reason is ErrorReason.CONTRACT_MISMATCH
     assert error.metadata == {"ours": str(CONTRACT_VERSION), "theirs": str(version)}
     assert not (await harness.runtime()).workers
+
+
+async def test_clients_can_ask_for_what_not_every_release_has(start: Start) -> None:
+    harness = await start()
+    answer = await harness.inference.GetCapabilities(inference_pb2.GetCapabilitiesRequest())
+    assert list(answer.capabilities) == [inference_pb2.CAPABILITY_GROUPED_SUBMISSIONS]
 
 
 @pytest.mark.parametrize("ours", [1, 2, 7])

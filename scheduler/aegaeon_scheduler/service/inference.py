@@ -76,3 +76,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             await abort(context, error)
         finally:
             session.close()
+
+    async def GetCapabilities(  # noqa: N802
+        self, request: inference_pb2.GetCapabilitiesRequest, context: Any
+    ) -> inference_pb2.GetCapabilitiesResponse:
+        """What this release understands and others may not: every capability of its contract."""
+        known = [number for number in inference_pb2.Capability.values() if number]
+        return inference_pb2.GetCapabilitiesResponse(capabilities=known)

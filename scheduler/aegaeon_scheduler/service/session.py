@@ -83,6 +83,12 @@ class Session:
                 sequence = self._open.get(message.cancel.stream_id)
                 if sequence is not None:
                     self._driver.cancel(sequence)
+            else:  # whoever sent it waits for an answer
+                raise InvalidRequestError(
+                    "a message of this session is of no kind that the scheduler knows: send "
+                    "submit, submits or cancel; GetCapabilities tells what else this release has",
+                    metadata={"field": "message"},
+                )
 
     async def _submit(self, submits: Iterable[inference_pb2.SessionSubmit]) -> None:
         """Open requests that came in one message."""
