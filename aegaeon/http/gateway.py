@@ -14,6 +14,7 @@ from aegaeon.http.answers import Answer
 from aegaeon.http.generation import Form, Generation, Output
 from aegaeon.http.models import ModelTable, ServedModel
 from aegaeon.http.schemas import GenerationBody
+from aegaeon.http.shared_budgets import SharedBudgets
 from aegaeon.http.streaming import EventStream, merged, started, unless_gone
 from aegaeon.http.tokenizing import TokenizerPool
 from aegaeon.security.guard import current_caller
@@ -38,6 +39,7 @@ class Gateway:
     ) -> None:
         self.connection = Connection(scheduler, security)
         self.session = Session(self.connection.channel, resume_window_s=resume_window_s)
+        self.budgets = SharedBudgets(self.connection.channel)
         self.pool = TokenizerPool()
         self.models = ModelTable(self.connection, self.pool, model_rules)
         self.heartbeat_s = heartbeat_s
@@ -48,6 +50,7 @@ class Gateway:
         """Cancel what runs, close the channel."""
         self.stopping.set()
         await self.session.close()
+        await self.budgets.close()
         await self.connection.close()
         self.pool.close()
 
@@ -66,13 +69,14 @@ class Gateway:
         """
         label: str = request.scope["aegaeon.request_id"]
         generations: list[Generation] = []
-        caller = current_caller.get()
-        caller.admit(body.model, sum(len(prompt) for prompt in prompts))
+        prompt_tokens = sum(len(prompt) for prompt in prompts)
+        budget = await self.budgets.admit(current_caller.get(), body.model, prompt_tokens)
 
-        def close() -> None:
+        def close() -> asyncio.Task[None] | None:
             for generation in generations:
                 generation.close()
-            caller.spend(sum(generation.made for generation in generations))
+            made = sum(generation.made for generation in generations)
+            return self.budgets.spend(budget, made)
 
         try:
             for prompt in prompts:
@@ -95,7 +99,8 @@ class Gateway:
             raise
         if body.stream:
             return EventStream(answer.events(deltas), self.heartbeat_s, close)
-        close()
+        if (counting := close()) is not None:
+            await counting  # the caller's next request finds it done
         return response
 
     async def _off_loop(self, size: int, render: Callable[[], Response]) -> Response:

@@ -69,6 +69,9 @@ _BARE_CODES: dict[grpc.StatusCode, ErrorReason] = {
     grpc.StatusCode.PERMISSION_DENIED: ErrorReason.PERMISSION_DENIED,
 }
 
+#: To try again after, in seconds: google.protobuf.Duration has a bound, and nobody waits longer.
+_LONGEST_DELAY_S = 86_400.0
+
 
 def to_detail(error: AegaeonError) -> errors_pb2.ErrorDetail:
     """The error as the contract's message."""
@@ -107,7 +110,7 @@ def _details(error: AegaeonError) -> list[any_pb2.Any]:
     if error.retry_after_s is None:
         return [detail]
     delay = error_details_pb2.RetryInfo()
-    delay.retry_delay.FromTimedelta(timedelta(seconds=error.retry_after_s))
+    delay.retry_delay.FromTimedelta(timedelta(seconds=min(error.retry_after_s, _LONGEST_DELAY_S)))
     retry = any_pb2.Any()
     retry.Pack(delay)
     return [detail, retry]

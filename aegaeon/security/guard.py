@@ -8,16 +8,10 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 
-from aegaeon.errors import (
-    AegaeonError,
-    ErrorReason,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-    UnauthenticatedError,
-)
+from aegaeon.errors import PermissionDeniedError, UnauthenticatedError
+from aegaeon.security.budgets import Budget, Budgets
 from aegaeon.security.key_file import KeyTable, parse_keys
 from aegaeon.security.keys import Key, Scope, find_key
-from aegaeon.security.rate import Rate
 from aegaeon.security.watched_file import WatchedFile
 
 _SCHEME = "bearer "
@@ -47,6 +41,9 @@ class Caller:
     def spend(self, tokens: int) -> None:
         """Count generated tokens."""
 
+    def budget(self) -> Budget | None:
+        """What the caller may use per minute; None without limits. Raises UnauthenticatedError."""
+
     def own_salt(self, cache_salt: str) -> str:
         """The salt under which KV of this caller's prompts is shared."""
         return cache_salt
@@ -57,12 +54,12 @@ current_caller: ContextVar[Caller] = ContextVar("aegaeon_caller", default=Caller
 
 
 class Guard:
-    """The keys of a file, and what each has left of its limits. Belongs to one event loop."""
+    """The keys of a file, and what each has left of its limits in this process. Belongs to one
+    event loop."""
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._keys: WatchedFile[KeyTable] = WatchedFile(file, lambda raw: parse_keys(raw, file))
-        self._clock = clock
-        self._rates: dict[tuple[str, str], Rate] = {}
+        self.budgets = Budgets(clock)
 
     def authenticate(self, authorization: str | None) -> Caller:
         """Who shows this ``Authorization``. Raises UnauthenticatedError."""
@@ -85,37 +82,6 @@ class Guard:
         if key is None:
             raise _unknown()
         return key
-
-    def admit(self, key: Key, prompt_tokens: int) -> None:
-        """Count a request against the key's limits. Raises ResourceExhaustedError."""
-        now = self._clock()
-        amounts = {"requests_per_minute": 1, "tokens_per_minute": prompt_tokens}
-        rates = {limit: self._rate(key, limit, now) for limit in amounts}
-        for limit, rate in rates.items():
-            wait_s = 0.0 if rate is None else rate.wait_s(amounts[limit], now)
-            if rate is not None and wait_s > 0:
-                raise _limited(key, limit, rate.per_minute, wait_s)
-        for limit, rate in rates.items():
-            if rate is not None:
-                rate.take(amounts[limit], now)
-
-    def spend(self, key: Key, tokens: int) -> None:
-        """Count generated tokens."""
-        now = self._clock()
-        rate = self._rate(key, "tokens_per_minute", now)
-        if rate is not None:
-            rate.take(tokens, now)
-
-    def _rate(self, key: Key, limit: str, now: float) -> Rate | None:
-        per_minute: int | None = getattr(key, limit)
-        place = (key.key_id, limit)
-        if per_minute is None:
-            self._rates.pop(place, None)
-            return None
-        rate = self._rates.get(place)
-        if rate is None or rate.per_minute != per_minute:
-            rate = self._rates[place] = Rate(per_minute, now)
-        return rate
 
 
 class KeyHolder(Caller):
@@ -149,14 +115,25 @@ class KeyHolder(Caller):
         """See `Caller`."""
         self.require(Scope.GENERATE)
         self.check_model(model)
-        self._guard.admit(self._guard.key(self._key_id), prompt_tokens)
+        budget = self.budget()
+        if budget is not None:
+            self._guard.budgets.take(budget, 1, prompt_tokens)
 
     def spend(self, tokens: int) -> None:
         """See `Caller`."""
         try:
-            self._guard.spend(self._guard.key(self._key_id), tokens)
+            budget = self.budget()
         except UnauthenticatedError:
             return  # revoked while it was served; nothing is left to be counted
+        if budget is not None:
+            self._guard.budgets.owe(budget, 0, tokens)
+
+    def budget(self) -> Budget | None:
+        """See `Caller`."""
+        key = self._guard.key(self._key_id)
+        if not key.requests_per_minute and not key.tokens_per_minute:
+            return None
+        return Budget(key.key_id, key.name, key.requests_per_minute, key.tokens_per_minute)
 
     def own_salt(self, cache_salt: str) -> str:
         """Another one for every name of keys: how fast a prompt is answered tells nobody else that
@@ -166,14 +143,5 @@ class KeyHolder(Caller):
         return hashlib.sha256(f"{self.name}\0{cache_salt}".encode()).hexdigest()
 
 
-def _limited(key: Key, limit: str, value: int, wait_s: float) -> AegaeonError:
-    what = limit.replace("_", " ")
-    return ResourceExhaustedError(
-        f"the key {key.name!r} has used up its {value} {what}; try again in {wait_s:.1f} s",
-        reason=ErrorReason.QUEUE_FULL,
-        metadata={"limit": limit, "value": value, "retry_after_ms": max(1, round(wait_s * 1000))},
-    )
-
-
-def _unknown() -> AegaeonError:
+def _unknown() -> UnauthenticatedError:
     return UnauthenticatedError("the key is wrong or has been revoked; ask the operator for one")

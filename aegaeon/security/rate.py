@@ -29,6 +29,11 @@ class Rate:
         self._fill(now_s)
         self._level -= amount
 
+    def is_full(self, now_s: float) -> bool:
+        """Whether it holds a minute's worth, as a new one does."""
+        self._fill(now_s)
+        return self._level == self.per_minute
+
     def _fill(self, now_s: float) -> None:
         gained = (now_s - self._at_s) * self.per_minute / _MINUTE_S
         self._level = min(float(self.per_minute), self._level + gained)

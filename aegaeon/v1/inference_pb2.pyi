@@ -242,3 +242,23 @@ class GetCapabilitiesResponse(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     capabilities: _containers.RepeatedScalarFieldContainer[Capability]
     def __init__(self, capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ...) -> None: ...
+
+class UseBudgetRequest(_message.Message):
+    __slots__ = ("holder", "requests_per_minute", "tokens_per_minute", "requests", "tokens", "used")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_PER_MINUTE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_MINUTE_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    requests_per_minute: int
+    tokens_per_minute: int
+    requests: int
+    tokens: int
+    used: bool
+    def __init__(self, holder: _Optional[str] = ..., requests_per_minute: _Optional[int] = ..., tokens_per_minute: _Optional[int] = ..., requests: _Optional[int] = ..., tokens: _Optional[int] = ..., used: _Optional[bool] = ...) -> None: ...
+
+class UseBudgetResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -50,6 +50,11 @@ class InferenceServiceStub:
                 request_serializer=aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesRequest.SerializeToString,
                 response_deserializer=aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesResponse.FromString,
                 _registered_method=True)
+        self.UseBudget = channel.unary_unary(
+                '/aegaeon.v1.InferenceService/UseBudget',
+                request_serializer=aegaeon_dot_v1_dot_inference__pb2.UseBudgetRequest.SerializeToString,
+                response_deserializer=aegaeon_dot_v1_dot_inference__pb2.UseBudgetResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServiceServicer:
@@ -104,6 +109,18 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UseBudget(self, request, context):
+        """Takes from what a holder may use per minute, which is kept here so that all gateways that ask for
+        the same holder and limit share it. A limit fills evenly, holds a minute's worth and is full when
+        it is named first; a scheduler that starts anew has forgotten what was used.
+
+        Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED (QUEUE_FULL) when too little is left, with nothing
+        taken. Metadata: `limit` and `value`, the field and number of the limit, and `retry_after_ms`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -121,6 +138,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.GetCapabilities,
                     request_deserializer=aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesRequest.FromString,
                     response_serializer=aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesResponse.SerializeToString,
+            ),
+            'UseBudget': grpc.unary_unary_rpc_method_handler(
+                    servicer.UseBudget,
+                    request_deserializer=aegaeon_dot_v1_dot_inference__pb2.UseBudgetRequest.FromString,
+                    response_serializer=aegaeon_dot_v1_dot_inference__pb2.UseBudgetResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -205,6 +227,33 @@ class InferenceService:
             '/aegaeon.v1.InferenceService/GetCapabilities',
             aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesRequest.SerializeToString,
             aegaeon_dot_v1_dot_inference__pb2.GetCapabilitiesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UseBudget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/aegaeon.v1.InferenceService/UseBudget',
+            aegaeon_dot_v1_dot_inference__pb2.UseBudgetRequest.SerializeToString,
+            aegaeon_dot_v1_dot_inference__pb2.UseBudgetResponse.FromString,
             options,
             channel_credentials,
             insecure,

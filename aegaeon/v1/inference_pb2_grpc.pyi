@@ -69,6 +69,14 @@ class InferenceServiceStub:
     before they send it, since an unknown field is ignored, and what it asks for never answered. A
     server that answers UNIMPLEMENTED has none of the capabilities.
     """
+    UseBudget: _grpc.UnaryUnaryMultiCallable[_inference_pb2.UseBudgetRequest, _inference_pb2.UseBudgetResponse]
+    """Takes from what a holder may use per minute, which is kept here so that all gateways that ask for
+    the same holder and limit share it. A limit fills evenly, holds a minute's worth and is full when
+    it is named first; a scheduler that starts anew has forgotten what was used.
+
+    Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED (QUEUE_FULL) when too little is left, with nothing
+    taken. Metadata: `limit` and `value`, the field and number of the limit, and `retry_after_ms`.
+    """
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
@@ -110,6 +118,14 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """What this server understands beyond what every release does. Clients of a later release ask
     before they send it, since an unknown field is ignored, and what it asks for never answered. A
     server that answers UNIMPLEMENTED has none of the capabilities.
+    """
+    UseBudget: _aio.UnaryUnaryMultiCallable[_inference_pb2.UseBudgetRequest, _inference_pb2.UseBudgetResponse]  # type: ignore[assignment]
+    """Takes from what a holder may use per minute, which is kept here so that all gateways that ask for
+    the same holder and limit share it. A limit fills evenly, holds a minute's worth and is full when
+    it is named first; a scheduler that starts anew has forgotten what was used.
+
+    Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED (QUEUE_FULL) when too little is left, with nothing
+    taken. Metadata: `limit` and `value`, the field and number of the limit, and `retry_after_ms`.
     """
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -167,6 +183,20 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         """What this server understands beyond what every release does. Clients of a later release ask
         before they send it, since an unknown field is ignored, and what it asks for never answered. A
         server that answers UNIMPLEMENTED has none of the capabilities.
+        """
+
+    @_abc_1.abstractmethod
+    def UseBudget(
+        self,
+        request: _inference_pb2.UseBudgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.UseBudgetResponse, _abc.Awaitable[_inference_pb2.UseBudgetResponse]]:
+        """Takes from what a holder may use per minute, which is kept here so that all gateways that ask for
+        the same holder and limit share it. A limit fills evenly, holds a minute's worth and is full when
+        it is named first; a scheduler that starts anew has forgotten what was used.
+
+        Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED (QUEUE_FULL) when too little is left, with nothing
+        taken. Metadata: `limit` and `value`, the field and number of the limit, and `retry_after_ms`.
         """
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -38,6 +38,7 @@ class Secured:
     daemons: Daemons
     scheduler: Daemon
     gateway: Daemon
+    gateway_flags: dict[str, object]
     texts: list[str] = field(default_factory=list)
 
     def key(self, *scopes: Scope, **limits: Any) -> str:
@@ -45,10 +46,10 @@ class Secured:
         self.texts.append(text)
         return text
 
-    def http(self, key: str | None = None) -> httpx.Client:
+    def http(self, key: str | None = None, gateway: Daemon | None = None) -> httpx.Client:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         context = ssl.create_default_context(cafile=str(self.authority.ca))
-        url = f"https://{self.gateway.address}"
+        url = f"https://{(gateway or self.gateway).address}"
         return httpx.Client(base_url=url, verify=context, headers=headers, timeout=60)
 
     def openai(self, key: str) -> OpenAI:
@@ -96,17 +97,15 @@ def secured(
         scheduler = daemons.scheduler(
             ANY_PORT, keys_file=keys, **flags(pairs["scheduler"], "parts")
         )
-        gateway = daemons.start(
-            "aegaeon.http",
-            {
-                "scheduler": scheduler.address,
-                "port": 0,
-                "keys_file": keys,
-                "https_cert": pairs["https"].cert,
-                "https_key": pairs["https"].key,
-                **flags(pairs["gateway"], "gateway"),
-            },
-        )
+        gateway_flags = {
+            "scheduler": scheduler.address,
+            "port": 0,
+            "keys_file": keys,
+            "https_cert": pairs["https"].cert,
+            "https_key": pairs["https"].key,
+            **flags(pairs["gateway"], "gateway"),
+        }
+        gateway = daemons.start("aegaeon.http", gateway_flags)
         daemons.worker(
             scheduler.address,
             listen=ANY_PORT,
@@ -115,7 +114,8 @@ def secured(
             model_root=Path(spec.path()).parent,
             **flags(pairs["worker"], "parts"),
         ).wait_ready()
-        running = Secured(folder, authority, keys, daemons, scheduler, gateway.wait_ready())
+        gateway.wait_ready()
+        running = Secured(folder, authority, keys, daemons, scheduler, gateway, gateway_flags)
         running.texts += texts.values()
         with running.http(running.key(Scope.ADMIN)) as client:
             until(lambda: client.get("/ready").status_code == 200)
@@ -212,6 +212,20 @@ def test_generated_tokens_count_against_a_key(secured: Secured) -> None:
             response = client.post("/v1/completions", json=body)
             assert response.status_code == (200 if not stream else 429), response.text
     assert error_of(response)["code"] == "rate_limit_exceeded"
+
+
+def test_a_key_has_its_limits_once_however_many_gateways_there_are(secured: Secured) -> None:
+    other = secured.daemons.start("aegaeon.http", secured.gateway_flags).wait_ready()
+    by_requests = secured.key(Scope.GENERATE, requests_per_minute=1)
+    by_tokens = secured.key(Scope.GENERATE, tokens_per_minute=40)
+    for key in (by_requests, by_tokens):
+        statuses = []
+        for gateway in (other, secured.gateway, other):
+            with secured.http(key, gateway) as client:
+                response = client.post("/v1/completions", json={**BODY, "max_tokens": 80})
+                statuses.append(response.status_code)
+        assert statuses == [200, 429, 429]
+    other.stop()
 
 
 def test_holders_of_keys_cannot_tell_what_others_have_asked(secured: Secured) -> None:

@@ -36,6 +36,7 @@ from aegaeon.v1 import (
     cluster_pb2,
     cluster_pb2_grpc,
     inference_pb2,
+    inference_pb2_grpc,
     kv_pb2,
     model_pb2,
     worker_pb2,
@@ -302,6 +303,28 @@ async def test_models_and_limits_hold_within_a_session(start: Start, tmp_path: P
             table.clear()
         assert isinstance(await outcome("mine"), UnauthenticatedError)
         await session.close()
+
+
+async def test_callers_of_different_names_share_no_budget(start: Start, tmp_path: Path) -> None:
+    """So that nobody can use up what others have."""
+    keys = tmp_path / "keys.json"
+    names = ("gateway", "gateway", "application")
+    texts = [make_text(keys, Scope.GENERATE, name=name) for name in names]
+    address = await start(SecuritySettings(keys_file=keys))
+    use = inference_pb2.UseBudgetRequest(holder="h", requests_per_minute=1, requests=1)
+    outcomes = []
+    for number, text in enumerate(texts):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        async with open_channel(address, with_token(PLAIN, folder, text)) as channel:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            try:
+                await stub.UseBudget(use)
+                outcomes.append(grpc.StatusCode.OK)
+            except grpc.aio.AioRpcError as error:
+                outcomes.append(error.code())
+    full = grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert outcomes == [grpc.StatusCode.OK, full, grpc.StatusCode.OK]
 
 
 async def test_a_token_file_is_read_again(start: Start, tmp_path: Path) -> None:

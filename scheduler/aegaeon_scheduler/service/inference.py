@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from aegaeon.errors import AegaeonError
+from aegaeon.errors import AegaeonError, InvalidRequestError
 from aegaeon.rpc.status import abort
+from aegaeon.security.budgets import Budget, Budgets
 from aegaeon.security.guard import current_caller
 from aegaeon.v1 import inference_pb2, inference_pb2_grpc
 from aegaeon_scheduler.service.deltas import generate_response
@@ -15,12 +16,17 @@ from aegaeon_scheduler.service.driver import Driver
 from aegaeon_scheduler.service.intake import checked_request
 from aegaeon_scheduler.service.session import Session
 
+#: As the contract bounds it.
+_MAX_HOLDER_BYTES = 128
+
 
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     """Tokens in, tokens out."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        #: Of holders that gateways name.
+        self._budgets = Budgets()
 
     async def Generate(  # type: ignore[override]  # noqa: N802
         self, request: inference_pb2.GenerateRequest, context: Any
@@ -80,6 +86,32 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     async def GetCapabilities(  # noqa: N802
         self, request: inference_pb2.GetCapabilitiesRequest, context: Any
     ) -> inference_pb2.GetCapabilitiesResponse:
-        """What this release understands and others may not: every capability of its contract."""
-        known = [number for number in inference_pb2.Capability.values() if number]
+        """What this release understands and others may not."""
+        known = (inference_pb2.CAPABILITY_GROUPED_SUBMISSIONS,)
         return inference_pb2.GetCapabilitiesResponse(capabilities=known)
+
+    async def UseBudget(  # noqa: N802
+        self, request: inference_pb2.UseBudgetRequest, context: Any
+    ) -> inference_pb2.UseBudgetResponse:
+        """Count what is used behind several gateways."""
+        try:
+            budget = _budget(request, current_caller.get().name)
+            if request.used:
+                self._budgets.owe(budget, request.requests, request.tokens)
+            else:
+                self._budgets.take(budget, request.requests, request.tokens)
+        except AegaeonError as error:
+            await abort(context, error)
+        return inference_pb2.UseBudgetResponse()
+
+
+def _budget(request: inference_pb2.UseBudgetRequest, caller: str) -> Budget:
+    size = len(request.holder.encode())
+    if not 1 <= size <= _MAX_HOLDER_BYTES:
+        raise InvalidRequestError(
+            f"holder has {size} bytes; it must have 1 to {_MAX_HOLDER_BYTES}",
+            metadata={"field": "holder"},
+        )
+    # What others may call as they like must not be the same as what this caller does.
+    own = f"{caller}\0{request.holder}"
+    return Budget(own, request.holder, request.requests_per_minute, request.tokens_per_minute)
