@@ -46,8 +46,9 @@ def main(requirements: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="audit-") as folder:
         venv.create(folder, with_pip=True)
         tools = Path(folder, "bin")
-        install = [tools / "pip", "install", "--quiet", "pip-audit"]
-        audit = [tools / "pip-audit", "--requirement", requirements, "--no-deps", "--disable-pip"]
+        install = [str(tools / "pip"), "install", "--quiet", "pip-audit"]
+        audit = [str(tools / "pip-audit"), "--requirement", str(requirements)]
+        audit += ["--no-deps", "--disable-pip"]
         try:
             subprocess.run(install, check=True, stderr=subprocess.PIPE, timeout=_PATIENCE_S)
             told = subprocess.run(

@@ -37,44 +37,64 @@ class Stream(threading.Thread):
             self.steps.append(step)
 
 
-def test_an_older_and_this_release_serve_together(
+def check_answers(service: LLMService, older: OlderRelease, specs: list[ModelSpec]) -> None:
+    """Clients of both releases get the reference's tokens, for requests that come together, too."""
+    names = [spec.name for spec in specs]
+    expected = [expected_tokens(spec, [PROMPT], CHECKED_TOKENS)[0] for spec in specs]
+    requests = [ask(name, PROMPT, CHECKED_TOKENS) for name in names * 2]
+    assert [tokens_of(output) for output in service.serve(requests)] == expected * 2
+    assert older.serve(service.address, names, PROMPT, CHECKED_TOKENS) == expected
+    assert service.runtime().active_requests == 0
+
+
+def test_schedulers_of_both_releases_take_each_other_s_place(
     daemons: Daemons, tiny_models: list[ModelSpec], older: OlderRelease
 ) -> None:
-    """A worker of each at a scheduler of the older release, which this one then replaces, with
-    clients of both. The workers share the node's slabs and weight cache, and have a model each."""
-    of_older, of_this = tiny_models[1:3]
-    names = [of_older.name, of_this.name]
-    expected = [expected_tokens(spec, [PROMPT], CHECKED_TOKENS)[0] for spec in (of_older, of_this)]
+    """Amid streams, with a worker of this release: an upgrade that begins with it, and one that is
+    taken back."""
+    specs = tiny_models[1:3]
     scheduler = daemons.scheduler(prefix=older.prefix)
+    worker = daemons.worker(scheduler.address).wait_ready()
+    with LLMService([tiny_node(specs)], address=scheduler.address) as service:
+        check_answers(service, older, specs)
+        requests = [ask(spec, PROMPT, NEW_TOKENS) for spec in specs]
+        undisturbed = [tokens_of(output) for output in service.serve(requests)]
+        for prefix in ([], older.prefix):
+            streams = [Stream(service, spec) for spec in specs]
+            for stream in streams:
+                stream.start()
+            until(lambda streams=streams: all(len(s.steps) > 20 for s in streams), START_S)
+            scheduler.kill()
+            scheduler = daemons.scheduler(scheduler.address, prefix=prefix)
+            for stream in streams:
+                stream.join(START_S)
+            assert [tokens_of(stream.steps) for stream in streams] == undisturbed
+            check_answers(service, older, specs)
+            assert [info.pid for info in service.runtime().workers] == [worker.pid]
+
+
+@pytest.mark.parametrize("older_role", ["prefill", "decode"])
+def test_workers_of_both_releases_serve_one_model_on_one_node(
+    daemons: Daemons, tiny_models: list[ModelSpec], older: OlderRelease, older_role: str
+) -> None:
+    """They share slabs and weight cache, and every request needs both: one computes its prompt, and
+    the other goes on."""
+    specs = tiny_models[1:3]
+    scheduler = daemons.scheduler()
     workers = [
-        daemons.worker(scheduler.address, node_id="older", prefix=older.prefix),
-        daemons.worker(scheduler.address, node_id="this", worker_index=1),
+        daemons.worker(
+            scheduler.address,
+            role=role,
+            worker_index=index,
+            prefix=older.prefix if role == older_role else (),
+        )
+        for index, role in enumerate(("prefill", "decode"))
     ]
     for worker in workers:
         worker.wait_ready()
-    nodes = [tiny_node([of_older], node_id="older"), tiny_node([of_this], node_id="this")]
-    with LLMService(nodes, address=scheduler.address) as service:
-
-        def answers() -> list[list[int]]:
-            requests = [ask(name, PROMPT, CHECKED_TOKENS) for name in names * 2]
-            return [tokens_of(output) for output in service.serve(requests)]
-
-        assert answers() == expected * 2
-        assert older.serve(scheduler.address, names, PROMPT, CHECKED_TOKENS) == expected
-        streams = [Stream(service, spec) for spec in (of_older, of_this)]
-        for stream in streams:
-            stream.start()
-        until(lambda: all(len(stream.steps) > 20 for stream in streams), START_S)
-        scheduler.kill()
-        assert daemons.scheduler(scheduler.address).address == scheduler.address
-        for stream in streams:
-            stream.join(START_S)
-            assert len(tokens_of(stream.steps)) == NEW_TOKENS
-        assert [tokens_of(stream.steps)[:CHECKED_TOKENS] for stream in streams] == expected
-        again = service.serve([ask(spec, PROMPT, NEW_TOKENS) for spec in (of_older, of_this)])
-        assert [tokens_of(output) for output in again] == [tokens_of(s.steps) for s in streams]
-        assert answers() == expected * 2
-        assert older.serve(scheduler.address, names, PROMPT, CHECKED_TOKENS) == expected
-        snapshot = service.runtime()
-        assert {worker.pid for worker in snapshot.workers} == {worker.pid for worker in workers}
-        assert snapshot.active_requests == 0
+    node = tiny_node(specs, num_engines=0, num_prefill_engines=1, num_decode_engines=1)
+    with LLMService([node], address=scheduler.address) as service:
+        check_answers(service, older, specs)
+        engines = service.runtime().engines
+        assert len(engines) == len(workers)
+        assert all(engine.tokens for engine in engines), engines

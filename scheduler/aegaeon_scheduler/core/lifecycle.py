@@ -6,6 +6,7 @@ from aegaeon.errors import AegaeonError, ErrorReason, ModelLoadError, Unavailabl
 from aegaeon_scheduler.core import requests
 from aegaeon_scheduler.core.commands import LoadModel, UnloadModel
 from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.core.fingerprints import known_to_differ
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.notices import ReplicaChanged
 from aegaeon_scheduler.core.replica import Replica, ReplicaState
@@ -148,7 +149,8 @@ def found_loaded(
         engine.loaded.discard(spec.name)
         engine.refused[spec.name] = ModelLoadError(
             f"the files of model {spec.name!r} on node {node.node_id!r} differ from those of its "
-            "other replicas; make them equal",
+            "other replicas, in content or modification time; copy them with `rsync -a`, or let "
+            "all nodes read one folder",
             metadata={"path": spec.path},
         )
         settle(state, node, replica, now_ns)
@@ -161,8 +163,7 @@ def found_loaded(
 
 def _differs(state: State, model: str, facts: ModelFacts) -> bool:
     """Whether READY replicas of a model have other weights than these."""
-    known = state.models[model].facts
-    if known is None or known.fingerprint == facts.fingerprint:
+    if not known_to_differ(state.models[model].facts, facts):
         return False
     return any(replica.state is ReplicaState.READY for _, replica in state.replicas(model))
 

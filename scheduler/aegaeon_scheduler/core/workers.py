@@ -14,6 +14,7 @@ from aegaeon_scheduler.core.events import (
     WorkerReady,
     WorkerRegistered,
 )
+from aegaeon_scheduler.core.fingerprints import known_to_differ
 from aegaeon_scheduler.core.follower import Follower
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.notices import RequestChange, WorkerChange, WorkerChanged
@@ -165,10 +166,7 @@ def _take_over(
     name = spec.name
     engine.loaded.add(name)
     model = state.models.get(name)
-    replaced = model is not None and (
-        model.spec != spec
-        or (model.facts is not None and model.facts.fingerprint != facts.fingerprint)
-    )
+    replaced = model is not None and (model.spec != spec or known_to_differ(model.facts, facts))
     if name in node.unwanted or replaced:
         lifecycle.ask_to_unload(state, engine, name)
         engine.loaded.discard(name)

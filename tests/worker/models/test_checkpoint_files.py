@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from aegaeon_worker.models import loader
 from aegaeon_worker.models.checkpoint import INDEX_FILE, SINGLE_FILE
 from aegaeon_worker.models.errors import ModelLoadError
 from aegaeon_worker.models.interface import CheckpointReader, ServedModel
@@ -220,6 +221,19 @@ def test_file_damaged_after_opening_is_named_when_read(untied: Path) -> None:
     file.write_bytes(file.read_bytes()[:-4])
     with pytest.raises(ModelLoadError, match=SINGLE_FILE):
         reader.fill_all({0: allocate(model.layout)})
+
+
+def test_another_release_tells_models_apart_as_this_one(
+    untied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if it packs them otherwise: workers of both serve a model together."""
+    ours = open_model(untied)[1]
+    packed = ours.packed_fingerprint(0)
+    monkeypatch.setattr(loader, "LAYOUT_VERSION", loader.LAYOUT_VERSION + 1)
+    theirs = open_model(untied)[1]
+    assert ours.fingerprint == theirs.fingerprint
+    assert ours.fingerprint.startswith("files-1:")
+    assert packed != theirs.packed_fingerprint(0)
 
 
 def test_fingerprint_changes_with_weights_config_and_dtype_only(untied: Path) -> None:

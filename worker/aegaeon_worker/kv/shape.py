@@ -11,6 +11,9 @@ from aegaeon_worker.device.interface import VirtualRange
 
 #: Tokens in one block, for every model.
 BLOCK_TOKENS = 16
+#: Raise it when the meaning of a block's bytes changes: workers of different releases then go on
+#: with each other's sequences, but not with their KV.
+KV_VERSION = 1
 
 
 def kv_range(model: str) -> str:
@@ -73,7 +76,7 @@ class KvShape:
 
         Two workers get the same exactly when each can go on with the other's KV.
         """
-        shape = f"{self.block_shape}\0{self.pieces}"
+        shape = f"{KV_VERSION}\0{self.block_shape}\0{self.pieces}"
         digest = hashlib.sha256(f"{fingerprint}\0{shape}\0{self.dtype}".encode())
         return int.from_bytes(digest.digest()[:8], "little")
 

@@ -28,8 +28,11 @@ from aegaeon_worker.parallel.collectives import Alone, Collectives
 from aegaeon_worker.parallel.ranks import Ranks
 from aegaeon_worker.weights.layout import WeightLayout
 
-#: Part of every fingerprint: raise it when the meaning of a packed layout changes.
+#: Part of every packed file's fingerprint: raise it when the meaning of a packed layout changes.
 LAYOUT_VERSION = 2
+#: How models are told apart. It must last: while it stays, workers of different releases agree that
+#: a model is the same, and hand its KV to each other.
+_IDENTITY = "files-1"
 
 
 class TransformersLoader:
@@ -58,8 +61,7 @@ class TransformersLoader:
         length = context_length(path, config, max_model_len)
         sources = WeightSources.resolve(module, Checkpoint.scan(path))
         plan = plan_decoder(module, facts, sources.ties, dtype)
-        # Before the module is cut to the shapes of one rank.
-        identity = _identity(path, sources, dtype)
+        identity = _identity(path, sources.checkpoint, dtype)
         if plan is not None:
             return self._open_native(path, plan, sources, dtype, length, identity)
         return self._open_generic(path, facts, sources, dtype, length, identity)
@@ -148,20 +150,20 @@ class TransformersLoader:
         return CheckpointReader(identity, packed, fill)
 
 
-def _identity(path: Path, sources: WeightSources, dtype: torch.dtype) -> str:
-    """A digest of the config, the weight files' identities, and what is made of them."""
-    digest = hashlib.sha256(f"{LAYOUT_VERSION}\0{sources.checkpoint.digest}\0{dtype}".encode())
+def _identity(path: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> str:
+    """A digest of the config and the weight files' identities, and of nothing that another release
+    may have otherwise."""
+    digest = hashlib.sha256(f"{checkpoint.digest}\0{dtype}\0".encode())
     digest.update((path / "config.json").read_bytes())
-    for name, tensor in sources.module.state_dict().items():
-        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}".encode())
-    return digest.hexdigest()
+    return f"{_IDENTITY}:{digest.hexdigest()}"
 
 
 def _packed_fingerprint(
     identity: str, layout: WeightLayout, tag: Callable[[str], bytes], ranks: Ranks
 ) -> str:
     """Also of the layout with its dtypes; ``tag`` says how a tensor of it is packed."""
-    digest = hashlib.sha256(f"{identity}\0{ranks.rank}\0{ranks.size}".encode())
+    version = f"{LAYOUT_VERSION}\0{identity}\0{ranks.rank}\0{ranks.size}"
+    digest = hashlib.sha256(version.encode())
     for slot in layout.slots():
         spec = slot.spec
         digest.update(f"\0{slot.offset}\0{spec.name}\0{spec.dtype}\0{spec.shape}\0".encode())
