@@ -77,7 +77,6 @@ def test_submissions_made_together_leave_in_one_message() -> None:
     assert [submit.stream_id for submit in message.submits.submits] == list(range(1, 9))
 
 
-@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=40))
 def test_everything_leaves_on_its_own_where_groups_are_not_understood(entries: list[bool]) -> None:
     def fill(outbox: Outbox) -> None:

@@ -43,8 +43,9 @@ class Harness:
         """Start a worker; with ``serving``, one that has that one's models loaded."""
         worker = StubWorker(self.address, settings)
         worker.models.update(serving.models if serving else {})
-        await worker.start()
+        # Also one that is refused: a server that nobody stops hangs gRPC once it is collected.
         self.workers.append(worker)
+        await worker.start()
         state = self.server.driver.cluster.state
         await until(lambda: any(e.ready for e in state.engines.values() if e.epoch == worker.epoch))
         return worker
