@@ -15,7 +15,7 @@ from tests.integration.older_release import OlderRelease
 from tests.integration.workload import ask, tiny_node, tokens_of
 
 PROMPT = [5, 9, 250, 17]
-NEW_TOKENS = 800
+NEW_TOKENS = 400
 CHECKED_TOKENS = 32
 
 
