@@ -238,6 +238,11 @@ def test_a_required_call_may_be_whatever_the_schema_allows(arguments: dict[str, 
         ({"a": {"type": "string", "maxLength": 2}}, {"a": "abc"}),
         ({"a": {"type": "string", "minLength": 2}}, {"a": "a"}),
         ({"a": {"enum": ["x"]}}, {"a": "y"}),
+        ({"a": {"type": "string", "format": "date"}}, {"a": "2026-13-01"}),
+        ({"a": {"type": "string", "pattern": "^[ab]+$"}}, {"a": "abc"}),
+        ({"a": {"type": "string", "pattern": r"^\d$"}}, {"a": "٣"}),
+        ({"a": {"type": "string", "pattern": r"\$"}}, {"a": "5"}),
+        ({"a": {"type": "string", "pattern": "^(a|b)", "maxLength": 2}}, {"a": "abc"}),
         ({"a": {"const": "x"}}, {"a": ""}),
         ({"a": {"type": ["boolean", "string"], "maxLength": 1}}, {"a": 12}),
         ({"a": {}, "b": {}}, {"b": 1, "a": 1}),
@@ -252,6 +257,26 @@ def test_a_required_call_is_nothing_else(
     assert not matches(tool(properties, ["a"]), bare(arguments))
 
 
+@pytest.mark.parametrize(
+    ("schema", "texts"),
+    [
+        ({"format": "date"}, ["2026-12-01"]),
+        ({"format": "date-time"}, ["2026-12-01T01:02:03Z", "2026-12-01T01:02:03.5+01:00"]),
+        ({"format": "uuid"}, ["123e4567-e89b-12d3-a456-426614174000"]),
+        ({"pattern": "b"}, ["abc", "b", "\nb\n"]),
+        ({"pattern": "^b"}, ["b", "bc\n"]),
+        ({"pattern": r"\$"}, ["5 $", "$\n"]),
+        ({"pattern": r"^[/\]^|$]\d(a|b)/$"}, ["/1a/", "]2b/", "|3a/", "^4a/"]),
+        ({"pattern": r"^\\$"}, ["\\"]),
+        ({"pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3}, ["ab", "abc"]),
+    ],
+)
+def test_strings_have_their_pattern_and_format(schema: dict[str, Any], texts: list[str]) -> None:
+    of = tool({"a": {"type": "string", **schema}}, ["a"])
+    for text in texts:
+        assert matches(of, bare({"a": text})), text
+
+
 def test_arguments_that_may_not_be_are_left_out() -> None:
     assert matches(tool({}, maxProperties=0), "<function=f>\n</function>")
     assert matches(Tool.model_validate({"type": "function", "function": {"name": "f"}}), bare({}))
@@ -260,8 +285,10 @@ def test_arguments_that_may_not_be_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("properties", "more", "named"),
     [
-        ({"a": {"type": "string", "pattern": "a+"}}, {}, "pattern"),
-        ({"a": {"format": "date"}}, {}, "format"),
+        ({"a": {"type": "string", "pattern": "^a|b$"}}, {}, "pattern"),
+        ({"a": {"type": "string", "pattern": r"a\\$b"}}, {}, "pattern"),
+        ({"a": {"type": "string", "pattern": "(a"}}, {}, "pattern"),
+        ({"a": {"format": "idn-email"}}, {}, "format"),
         ({"a": {"allOf": [{"type": "string"}]}}, {}, "allOf"),
         ({"a": {"$ref": "#/$defs/t", "maxLength": 1}}, {"$defs": {"t": {"type": "string"}}}, "ref"),
         ({"a": {"enum": ["</parameter>"]}}, {}, "enum"),

@@ -94,6 +94,41 @@ def test_a_required_call_is_held_to_its_schema(client: openai.OpenAI, stream: bo
     assert calls[0][0] == "search"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["tools", "coder"])
+def test_a_required_call_that_is_cut_is_no_text(
+    client: openai.OpenAI, model: str, stream: bool
+) -> None:
+    for limit in (1, 12, 20):
+        content, calls, reason = cut_call(client, model, limit, stream)
+        assert (content, reason) == ("", "length")
+        assert calls <= 1
+
+
+def cut_call(
+    client: openai.OpenAI, model: str, limit: int, stream: bool
+) -> tuple[str, int, str | None]:
+    """Content, number of calls and finish reason of an answer with so few tokens."""
+    asked: Any = {
+        "model": model,
+        "messages": [{"role": "user", "content": "?"}],
+        "tools": [SEARCH],
+        "tool_choice": "required",
+        "max_tokens": limit,
+    }
+    if not stream:
+        [choice] = client.chat.completions.create(**asked).choices
+        calls = choice.message.tool_calls or []
+        return choice.message.content or "", len(calls), choice.finish_reason
+    content, count, reason = "", 0, None
+    for chunk in client.chat.completions.create(**asked, stream=True):
+        [choice] = chunk.choices
+        content += choice.delta.content or ""
+        count += sum(part.id is not None for part in choice.delta.tool_calls or ())
+        reason = choice.finish_reason or reason
+    return content, count, reason
+
+
 def check(name: str, arguments: Any) -> None:
     if name == "get_weather":
         assert arguments["city"] in ("Paris", "Łódź", "首尔")
@@ -127,7 +162,7 @@ def test_strings_come_as_they_are_made(client: openai.OpenAI) -> None:
 
 
 def test_a_schema_that_it_cannot_be_held_to_is_refused(client: openai.OpenAI) -> None:
-    properties = {"day": {"type": "string", "format": "date"}}
+    properties = {"day": {"type": "string", "format": "hostname"}}
     function = {"name": "f", "parameters": {"type": "object", "properties": properties}}
     asked: Any = {
         "model": "coder",

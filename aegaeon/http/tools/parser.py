@@ -96,10 +96,13 @@ class CallParser:
         marks: Marks,
         *,
         single: bool = False,
+        calls_only: bool = False,
         scanner: Callable[[], Scanner] = CallScanner,
     ) -> None:
-        """``scanner`` makes what reads a call of its own mark."""
+        """``scanner`` makes what reads a call of its own mark. With ``calls_only`` there is no
+        text: what is none yet has been cut by the limit of tokens."""
         self._marks = marks
+        self._calls_only = calls_only
         self._new_scanner = scanner
         self._single = single
         self._at = _At.TEXT if marks.begin else _At.START
@@ -140,6 +143,8 @@ class CallParser:
             cut = len(self._held) > 1 and self._marks.begin.startswith(self._held)
             parts.text = "" if self.count and (cut or not rest.strip()) else rest
         self._held = self._space = ""
+        if self._calls_only:
+            parts.text = ""
         return parts
 
     def _start(self, parts: Parts) -> bool:

@@ -17,6 +17,7 @@ from aegaeon.http.messages import NamedTool, Tool
 from aegaeon.http.models import ServedModel
 from aegaeon.http.schemas import ChatBody
 from aegaeon.http.tools.argument_types import ArgumentTypes
+from aegaeon.http.tools.call_scanner import CallScanner
 from aegaeon.http.tools.families import (
     Family,
     calls_grammar,
@@ -26,6 +27,9 @@ from aegaeon.http.tools.families import (
 )
 from aegaeon.http.tools.parser import CallParser
 from aegaeon.http.tools.tagged_scanner import TaggedScanner
+
+#: First rule of a grammar of calls and nothing else.
+_CALLS = "start: calls\n"
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class ChatPlan:
     #: Special tokens that stay in the text.
     shown: frozenset[int] = frozenset()
     single: bool = False
+    #: The answer is calls and nothing else.
+    required: bool = False
     #: Of the arguments of each tool.
     types: Mapping[str, ArgumentTypes] = field(default_factory=dict)
 
@@ -46,10 +52,10 @@ class ChatPlan:
         """For one answer; None where no calls are expected."""
         if self.family is None:
             return None
-        if not self.family.tagged:
-            return CallParser(self.family.marks, single=self.single)
-        scanner = partial(TaggedScanner, self.types)
-        return CallParser(self.family.marks, single=self.single, scanner=scanner)
+        scanner = partial(TaggedScanner, self.types) if self.family.tagged else CallScanner
+        return CallParser(
+            self.family.marks, single=self.single, calls_only=self.required, scanner=scanner
+        )
 
 
 def plan_chat(model: ServedModel, body: ChatBody) -> ChatPlan:
@@ -81,6 +87,7 @@ def plan_chat(model: ServedModel, body: ChatBody) -> ChatPlan:
         family=family,
         shown=shown_ids(family, model.vocabulary),
         single=single,
+        required=start == _CALLS,
         types={tool.function.name: ArgumentTypes(tool) for tool in tools},
     )
 
@@ -89,7 +96,7 @@ def _start(choice: object, asked: tuple[str, Constraint] | None) -> str:
     """First rule of a grammar of calls; empty where there is none to be."""
     if choice not in (None, "auto"):
         if asked is None:
-            return "start: calls\n"
+            return _CALLS
         raise ApiError(
             f"{asked[0]}: has no effect where a call is required",
             code="invalid_value",

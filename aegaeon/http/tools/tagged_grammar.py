@@ -10,6 +10,7 @@ from aegaeon.grammars import lark_schema
 from aegaeon.http.errors import ApiError, unsupported
 from aegaeon.http.messages import Tool
 from aegaeon.http.tools.argument_types import ArgumentTypes, resolved, type_of
+from aegaeon.http.tools.text_patterns import FORMATS, whole_pattern
 
 #: A string without limits, up to the end of its tag. It is over at the first such tag.
 _ANY_TEXT = "text"
@@ -18,8 +19,8 @@ _DEFINITIONS = ("$defs", "definitions")
 _REMARKS = {"title", "description", "default", "examples", "deprecated", "$comment", *_DEFINITIONS}
 _OF_OBJECTS = {"type", "properties", "required", "additionalProperties", "$schema", "$id"}
 _COUNTS = {"minProperties", "maxProperties"}
-#: What may say something about strings, besides their type and length.
-_OF_STRINGS = {"pattern", "format", "contentEncoding", "contentMediaType", "contentSchema"}
+#: What says more about strings than their type, length, pattern and format.
+_OF_STRINGS = {"contentEncoding", "contentMediaType", "contentSchema"}
 _COMBINED = {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "enum", "const"}
 _MAX_DEPTH = 16
 
@@ -96,7 +97,7 @@ class _Rules:
         if keys & _COMBINED:
             raise self._refused(f"properties[{name!r}].{min(keys & _COMBINED)}")
         others = types - {"string"} - ({"integer"} if "number" in types else set())
-        ways = [self._text(schema, rule)]
+        ways = [self._text(name, schema, rule)]
         if others:
             ways.append(self._json({**schema, "type": sorted(others)}))
         return ways
@@ -111,11 +112,19 @@ class _Rules:
         ways = [_literal(f"{text}\n{_END}") for text in texts]
         return [*ways, self._json({"enum": others})] if others else ways
 
-    def _text(self, schema: Mapping[str, Any], rule: str) -> str:
+    def _text(self, name: str, schema: Mapping[str, Any], rule: str) -> str:
         least, most = schema.get("minLength", 0), schema.get("maxLength")
-        if not least and most is None:
+        patterns = []
+        if "format" in schema:
+            patterns.append(FORMATS.get(schema["format"]))
+        if "pattern" in schema:
+            patterns.append(whole_pattern(schema["pattern"]))
+        if None in patterns:
+            which = "format" if patterns[0] is None and "format" in schema else "pattern"
+            raise self._refused(f"properties[{name!r}].{which}")
+        if not (least or patterns) and most is None:
             return _ANY_TEXT
-        self._rules += _text_rule(f"{rule}_text", least, most)
+        self._rules += _text_rule(f"{rule}_text", least, most, *map(str, patterns))
         return f"{rule}_text"
 
     def _json(self, schema: Mapping[str, Any]) -> str:
@@ -150,14 +159,13 @@ class _Rules:
         )
 
 
-def _text_rule(name: str, least: int, most: int | None) -> list[str]:
-    """A string of so many characters, with the end of its tag."""
+def _text_rule(name: str, least: int, most: int | None, *patterns: str) -> list[str]:
+    """A string of so many characters that matches expressions, with the end of its tag."""
     count = f"{{{least},{'' if most is None else most}}}"
     terminal = name.upper()
-    return [
-        f'{name}[suffix="{_END}"]: {terminal}',
-        rf"{terminal}: /(?s:.{count})\n/ & ~/(?s:.*<\/parameter>.*)/",
-    ]
+    forms = [rf"/(?s:.{count})\n/", *(rf"/(?:{pattern})\n/" for pattern in patterns)]
+    forms.append(r"~/(?s:.*<\/parameter>.*)/")
+    return [f'{name}[suffix="{_END}"]: {terminal}', f"{terminal}: {' & '.join(forms)}"]
 
 
 def _references(schema: Any) -> list[str]:
