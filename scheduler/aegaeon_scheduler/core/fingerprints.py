@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from aegaeon_scheduler.core.values import ModelFacts
+from dataclasses import replace
+
+from aegaeon_scheduler.core.values import ModelFacts, ModelSpec
 
 
 def known_to_differ(one: ModelFacts | None, other: ModelFacts) -> bool:
@@ -14,6 +16,12 @@ def known_to_differ(one: ModelFacts | None, other: ModelFacts) -> bool:
     if one is None or _way(one) != _way(other):
         return False
     return one.fingerprint != other.fingerprint
+
+
+def loaded_alike(one: ModelSpec, other: ModelSpec) -> bool:
+    """Whether a worker loads the same by both. What only gateways read does not count: a worker of
+    an older release has not kept it."""
+    return replace(one, tool_parser="") == replace(other, tool_parser="")
 
 
 def _way(facts: ModelFacts) -> str:

@@ -14,7 +14,7 @@ from aegaeon_scheduler.core.events import (
     WorkerReady,
     WorkerRegistered,
 )
-from aegaeon_scheduler.core.fingerprints import known_to_differ
+from aegaeon_scheduler.core.fingerprints import known_to_differ, loaded_alike
 from aegaeon_scheduler.core.follower import Follower
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.notices import RequestChange, WorkerChange, WorkerChanged
@@ -166,7 +166,9 @@ def _take_over(
     name = spec.name
     engine.loaded.add(name)
     model = state.models.get(name)
-    replaced = model is not None and (model.spec != spec or known_to_differ(model.facts, facts))
+    replaced = model is not None and (
+        not loaded_alike(model.spec, spec) or known_to_differ(model.facts, facts)
+    )
     if name in node.unwanted or replaced:
         lifecycle.ask_to_unload(state, engine, name)
         engine.loaded.discard(name)
