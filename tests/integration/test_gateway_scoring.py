@@ -129,6 +129,27 @@ def test_several_answers_and_prompts_have_their_own(
 
 
 @STREAM
+@pytest.mark.parametrize("count", [0, 1])
+def test_of_a_single_token_nothing_is_known(
+    client: openai.OpenAI, count: int, stream: bool
+) -> None:
+    [choice] = complete(client, stream, prompt=[5], max_tokens=0, logprobs=count)
+    found = choice["logprobs"]
+    assert found["token_logprobs"] == found["top_logprobs"] == [None]
+    assert len(found["tokens"]) == 1
+    assert found["text_offset"] == [0]
+
+
+def test_a_caller_that_leaves_amid_a_prompt_leaves_nothing(client: openai.OpenAI) -> None:
+    ids = [(position * 7919) % 500 + 5 for position in range(20_000)]
+    with client.completions.create(
+        model="long", prompt=ids, echo=True, logprobs=5, max_tokens=5, stream=True
+    ) as stream:
+        next(iter(stream))  # the echo, of which nothing is computed yet
+    assert len(complete(client, max_tokens=0, logprobs=1)[0]["token_ids"]) == 0
+
+
+@STREAM
 def test_a_long_prompt_is_told_in_full(
     client: openai.OpenAI, text_specs: list[ModelSpec], stream: bool
 ) -> None:

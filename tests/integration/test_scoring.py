@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 import pytest
@@ -62,6 +63,27 @@ def test_a_stream_has_it_with_its_first_step(
     spec = tiny_models[1]
     steps = list(service.stream(ask(spec, LONG, 2, prompt_logprobs=1)))
     assert scored(spec, LONG, steps) == 1
+
+
+def test_a_prefill_engine_tells_all_before_a_decode_engine_goes_on(
+    service: LLMService, tiny_models: list[ModelSpec], shm_dir: Path
+) -> None:
+    cases = [(spec, prompt) for spec in tiny_models for prompt in [*prompts(3), LONG]]
+    plain = service.serve([ask(spec, prompt, 20) for spec, prompt in cases])
+    node = tiny_node(
+        tiny_models,
+        num_engines=0,
+        num_prefill_engines=1,
+        num_decode_engines=1,
+        shm_dir=str(shm_dir),
+    )
+    with LLMService([node]) as dedicated:
+        asked = [ask(spec, prompt, 20, prompt_logprobs=1) for spec, prompt in cases]
+        outputs = dedicated.serve(asked)
+        assert dedicated.runtime().statistics.handed_off >= len(cases)
+    for (spec, prompt), output, expected in zip(cases, outputs, plain, strict=True):
+        assert scored(spec, prompt, output) == (len(prompt) > 1)
+        assert tokens_of(output) == tokens_of(expected)
 
 
 @pytest.mark.parametrize("count", [21, -1, 2.5])

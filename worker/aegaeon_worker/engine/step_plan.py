@@ -90,7 +90,7 @@ def build_input(
         sequence = chunk.sequence
         start = sequence.num_computed
         end = start + chunk.num_tokens
-        if sequence.is_scored:
+        if sequence.num_scored < sequence.num_prompt:
             shift = len(token_ids) - start - 1
             scored_rows.extend(shift + position for position in chunk.scored)
         token_ids.extend(sequence.tokens[start:end])
