@@ -52,6 +52,8 @@ def test_a_model_comes_and_goes(
         ("undeploy absent", 1, "error: MODEL_NOT_FOUND: "),
         ("deploy absent --path /nowhere", 2, "error: model 'absent': its path /nowhere is not"),
         ("deploy long --max-model-len 7", 1, "error: MODEL_CONFLICT: "),
+        ("deploy long --tool-parser hermes", 1, "error: MODEL_CONFLICT: "),
+        ("deploy long --tool-parser hermse", 2, "error: Invalid value for '--tool-parser'"),
         ("deploy long --node absent", 1, "error: TOPOLOGY_INVALID: "),
         ("generate absent hello", 1, "error: MODEL_NOT_FOUND: "),
         ("generate long forbidden", 1, "error: CHAT_TEMPLATE_ERROR: "),
