@@ -7,11 +7,11 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aegaeon.errors import ConfigError, NotFoundError
+from aegaeon.errors import ConfigError, InvalidRequestError, NotFoundError
 from aegaeon.security.keys import Key, Scope, make_key
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ Tokens = Annotated[
     int | None,
     typer.Option("--tokens-per-minute", min=1, help="Prompt and generated tokens."),
 ]
+NewLimit = Annotated[int | None, typer.Option(min=0, help="0 takes the limit away.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Out = Annotated[
     Path | None,
@@ -105,7 +106,7 @@ def list_keys(file: File, as_json: Json = False) -> None:
         print(json.dumps(rows, indent=2))
         return
     for row in rows:
-        print("  ".join(f"{name}={_shown(value)}" for name, value in row.items() if value))
+        _show(row)
 
 
 @keys.command("revoke")
@@ -125,20 +126,30 @@ def limit(
     which: Which,
     file: File,
     models: Models = None,
-    requests_per_minute: Requests = None,
-    tokens_per_minute: Tokens = None,
+    requests_per_minute: NewLimit = None,
+    tokens_per_minute: NewLimit = None,
 ) -> None:
-    """Change a key's models and limits to those given; without any, it is unlimited."""
+    """Change what is given, and nothing else. 0 takes a limit away, and --model '*' allows all."""
     from aegaeon.security.key_file import changing_keys
 
+    limits = {
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+    }
+    changes: dict[str, Any] = {name: new or None for name, new in limits.items() if new is not None}
+    if models:
+        changes["models"] = tuple(models)
+    if not changes:
+        raise InvalidRequestError(
+            "nothing to change; give --model, --requests-per-minute or --tokens-per-minute"
+        )
     with changing_keys(file) as table:
-        for key_id in _found(table, which, file):
-            table[key_id] = dataclasses.replace(
-                table[key_id],
-                models=tuple(models or ()),
-                requests_per_minute=requests_per_minute,
-                tokens_per_minute=tokens_per_minute,
-            )
+        found = _found(table, which, file)
+        for key_id in found:
+            table[key_id] = dataclasses.replace(table[key_id], **changes)
+        changed = [table[key_id] for key_id in found]
+    for key in changed:
+        _show(_row(key))
 
 
 def _found(table: KeyTable, which: str, file: Path) -> list[str]:
@@ -167,6 +178,10 @@ def _row(key: Key) -> dict[str, object]:
         "tokens_per_minute": key.tokens_per_minute,
         "created_unix_s": key.created_unix_s,
     }
+
+
+def _show(row: dict[str, object]) -> None:
+    print("  ".join(f"{name}={_shown(value)}" for name, value in row.items() if value))
 
 
 def _shown(value: object) -> str:

@@ -107,6 +107,25 @@ def test_keys_come_go_and_change_without_a_restart(
     guard.authenticate(f"Bearer {second}")
 
 
+def test_changing_one_limit_leaves_the_others(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever raises a limit must not open all models by that."""
+    add(file, capsys, "--model", "m-*", "--requests-per-minute", "2", "--tokens-per-minute", "30")
+
+    def limit(*options: str) -> tuple[tuple[str, ...], int | None, int | None]:
+        assert main(["keys", "limit", "app", "--file", str(file), *options]) == 0
+        assert "secret" not in capsys.readouterr().out
+        [key] = read_keys(file).values()
+        return key.models, key.requests_per_minute, key.tokens_per_minute
+
+    assert limit("--requests-per-minute", "9") == (("m-*",), 9, 30)
+    assert limit("--tokens-per-minute", "0") == (("m-*",), 9, None)
+    assert limit("--model", "*") == (("*",), 9, None)
+    assert main(["keys", "limit", "app", "--file", str(file)]) == 1
+    assert "nothing to change" in capsys.readouterr().err
+
+
 def test_a_broken_file_neither_locks_out_nor_lets_in(
     file: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
