@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from aegaeon.v1 import cluster_pb2
 
 _READY, _NOT_READY = 0, 1
+#: Width of tables that go to a file or another program.
+_FILE_COLUMNS = 160
 
 
 def status(
@@ -78,7 +81,8 @@ def _show(target: Target, snapshot: cluster_pb2.RuntimeSnapshot, problems: list[
 
     from aegaeon.cli.tables import duration, engine_table, model_table
 
-    console = Console()
+    # Rich takes what is no terminal for one of 80 columns, which folds every word of the tables.
+    console = Console(width=None if sys.stdout.isatty() else _FILE_COLUMNS)
     up_s = time.time() - snapshot.started_unix_ns / 1e9
     counts = snapshot.statistics
     print(f"scheduler  {target.address}, up {duration(up_s)}")
