@@ -11,6 +11,8 @@ from aegaeon.security.rate import Rate
 
 #: Buckets at which full ones, which say nothing, are looked for and dropped.
 _MANY = 4_096
+#: Buckets at most: beyond, the oldest is dropped whatever it says.
+_MOST = 65_536
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,18 @@ class Budgets:
         place = (holder, limit, per_minute)
         rate = self._rates.get(place)
         if rate is None:
-            self._drop_full(now)
+            self._make_room(now)
             rate = self._rates[place] = Rate(per_minute, now)
         return rate
 
-    def _drop_full(self, now: float) -> None:
-        if len(self._rates) < self._look_at:
-            return
-        kept = {place: rate for place, rate in self._rates.items() if not rate.is_full(now)}
-        self._rates = kept
-        # Looking at all of them again after a few would take its time for nothing.
-        self._look_at = max(_MANY, 2 * len(kept))
+    def _make_room(self, now: float) -> None:
+        if len(self._rates) >= self._look_at:
+            kept = {place: rate for place, rate in self._rates.items() if not rate.is_full(now)}
+            self._rates = kept
+            # Looking at all of them again after a few would take its time for nothing.
+            self._look_at = max(_MANY, 2 * len(kept))
+        if len(self._rates) >= _MOST:
+            del self._rates[next(iter(self._rates))]
 
 
 def used_up(name: str, limit: str, value: int, wait_s: float) -> ResourceExhaustedError:

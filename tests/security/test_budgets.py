@@ -49,6 +49,16 @@ def test_no_limit_is_no_limit(none: int | None) -> None:
     assert len(budgets) == 0
 
 
+def test_no_number_of_holders_takes_memory_without_bound() -> None:
+    """Whatever they owe."""
+    budgets = Budgets(Clock())
+    for number in range(module._MOST + 100):
+        budgets.owe(Budget(str(number), "", None, 1), 0, 1_000_000)
+    assert len(budgets) == module._MOST
+    with pytest.raises(ResourceExhaustedError):
+        budgets.take(Budget(str(number), "", None, 1), 1, 1)
+
+
 def test_holders_that_have_everything_again_are_forgotten_and_no_others() -> None:
     clock = Clock()
     budgets = Budgets(clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -25,8 +26,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        #: Of holders that gateways name.
-        self._budgets = Budgets()
+        #: By the name of the caller's key, so that what others call as they like is never what this
+        #: one does, and nobody takes the room of others.
+        self._budgets: defaultdict[str, Budgets] = defaultdict(Budgets)
 
     async def Generate(  # type: ignore[override]  # noqa: N802
         self, request: inference_pb2.GenerateRequest, context: Any
@@ -95,23 +97,23 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> inference_pb2.UseBudgetResponse:
         """Count what is used behind several gateways."""
         try:
-            budget = _budget(request, current_caller.get().name)
+            budget = _budget(request)
+            budgets = self._budgets[current_caller.get().name]
             if request.used:
-                self._budgets.owe(budget, request.requests, request.tokens)
+                budgets.owe(budget, request.requests, request.tokens)
             else:
-                self._budgets.take(budget, request.requests, request.tokens)
+                budgets.take(budget, request.requests, request.tokens)
         except AegaeonError as error:
             await abort(context, error)
         return inference_pb2.UseBudgetResponse()
 
 
-def _budget(request: inference_pb2.UseBudgetRequest, caller: str) -> Budget:
+def _budget(request: inference_pb2.UseBudgetRequest) -> Budget:
     size = len(request.holder.encode())
     if not 1 <= size <= _MAX_HOLDER_BYTES:
         raise InvalidRequestError(
             f"holder has {size} bytes; it must have 1 to {_MAX_HOLDER_BYTES}",
             metadata={"field": "holder"},
         )
-    # What others may call as they like must not be the same as what this caller does.
-    own = f"{caller}\0{request.holder}"
-    return Budget(own, request.holder, request.requests_per_minute, request.tokens_per_minute)
+    limits = request.requests_per_minute, request.tokens_per_minute
+    return Budget(request.holder, request.holder, *limits)
