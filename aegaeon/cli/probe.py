@@ -11,18 +11,30 @@ from aegaeon.errors import UnavailableError
 
 Address = Annotated[str, typer.Argument(help="host:port or unix:path of a scheduler or worker.")]
 Service = Annotated[str, typer.Option(help="One of its services.", show_default="all of it")]
+Live = Annotated[
+    bool,
+    typer.Option(
+        "--live",
+        help="Any answer will do, also that of a scheduler that is drained.",
+    ),
+]
 TimeoutS = Annotated[float, typer.Option(min=0.01, help="Time to answer, seconds.")]
 
 
-def probe(address: Address, service: Service = "", timeout_s: TimeoutS = 3.0) -> None:
-    """Ask a daemon's health service; exit status 0 while it serves.
+def probe(
+    address: Address, service: Service = "", live: Live = False, timeout_s: TimeoutS = 3.0
+) -> None:
+    """Ask a daemon's health service; exit status 0 while it serves, with --live while it answers.
 
     Needs no key. Certificates come from the environment, see docs/security.md.
     """
-    asyncio.run(_probe(address, service, timeout_s))
+    status = asyncio.run(_status(address, service, timeout_s))
+    if status != "SERVING" and not live:
+        raise UnavailableError(f"{address}: {status}")
+    print(status)
 
 
-async def _probe(address: str, service: str, timeout_s: float) -> None:
+async def _status(address: str, service: str, timeout_s: float) -> str:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -35,7 +47,4 @@ async def _probe(address: str, service: str, timeout_s: float) -> None:
             answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise UnavailableError(f"{address}: {error.code().name}: {error.details()}") from error
-    name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    if answer.status != health_pb2.HealthCheckResponse.SERVING:
-        raise UnavailableError(f"{address}: {name}")
-    print(name)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))

@@ -251,7 +251,7 @@ async def test_a_probe_speaks_tls_and_tells_by_its_exit_status(
     async def probe(*arguments: str) -> int:
         return await asyncio.to_thread(main, ["probe", address, *arguments])
 
-    assert await probe("--timeout-s", "1") == 1
+    assert await probe("--timeout-s", "1") == await probe("--live", "--timeout-s", "1") == 1
     for name, file in (("CA", authority.ca), ("CERT", server_pair.cert), ("KEY", server_pair.key)):
         monkeypatch.setenv(f"AEGAEON_TLS_{name}", str(file))
     capsys.readouterr()
@@ -260,6 +260,9 @@ async def test_a_probe_speaks_tls_and_tells_by_its_exit_status(
     # There is no engine, so nobody gets tokens.
     assert await probe("--service", "aegaeon.v1.InferenceService") == 1
     assert "NOT_SERVING" in capsys.readouterr().err
+    # Who restarts daemons is not to restart those that serve nobody at the moment.
+    assert await probe("--service", "aegaeon.v1.InferenceService", "--live") == 0
+    assert capsys.readouterr().out == "NOT_SERVING\n"
 
 
 async def test_a_session_is_refused_before_its_first_message(start: Start, tmp_path: Path) -> None:

@@ -89,3 +89,34 @@ def test_default_flags_of_a_unit_are_understood(daemon: str) -> None:
         .replace("%l", "node")
     )
     parser_of(daemon).parse_args(shlex.split(line))
+
+
+def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Containers of the manifests, each with its pod."""
+    for document in documents():
+        template = (document.get("spec") or {}).get("template") or {}
+        pod = template.get("spec") or {}
+        for container in pod.get("containers", ()):
+            yield pod, container
+
+
+def test_what_a_container_names_is_mounted() -> None:
+    found = list(containers())
+    assert {container["name"] for _, container in found} == {"scheduler", "worker-0", "gateway"}
+    for pod, container in found:
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        assert set(mounts.values()) <= {volume["name"] for volume in pod["volumes"]}
+        values = [entry.get("value", "") for entry in container["env"]]
+        values += [word.partition("=")[2] or word for word in container["args"]]
+        for value in values:
+            if value.startswith("/"):
+                assert any(Path(value).is_relative_to(mount) for mount in mounts), value
+
+
+def test_every_container_shows_and_checks_certificates_and_shows_a_key() -> None:
+    """Its hooks and probes run with its environment."""
+    for _, container in containers():
+        settings = {entry["name"] for entry in container["env"]}
+        needed = {"AEGAEON_TLS_CERT", "AEGAEON_TLS_KEY", "AEGAEON_TLS_CA", "AEGAEON_TOKEN_FILE"}
+        assert needed <= settings, container["name"]
+        assert "livenessProbe" in container
