@@ -4,6 +4,7 @@ held to its schema by a grammar."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -169,6 +170,12 @@ def test_any_text_is_the_same_however_it_is_cut(text: list[str], points: list[in
             '{"whole": "NaN"}',
         ),
         ("<tool_call><function=f><parameter=b>[1]</parameter></function>", "", '{"b": [1]}'),
+        # No name, so no parameter.
+        (
+            f"<tool_call><function=f><parameter={'x' * 2000}>1</parameter></function></tool_call>",
+            "",
+            "{}",
+        ),
         # No calls.
         ("Say <tool_call>\n{}", "Say <tool_call>\n{}", None),
         ("<tool_call><function=>", "<tool_call><function=>", None),
@@ -179,6 +186,21 @@ def test_any_text_is_the_same_however_it_is_cut(text: list[str], points: list[in
 def test_texts_and_calls_are_told_apart(text: str, content: str, arguments: str | None) -> None:
     calls = [] if arguments is None else [("f", arguments)]
     assert parse([text]) == parse(list(text)) == (content, calls)
+
+
+@pytest.mark.parametrize("of", ["text", "some", "x" * 10])
+def test_time_is_linear(of: str) -> None:
+    """A file that is one argument, token by token."""
+
+    def measure(length: int) -> float:
+        pieces = ["<tool_call><function=f>", f"<parameter={of}>", *["abc<"] * length]
+        begun = time.process_time()
+        parse(pieces)
+        return time.process_time() - begun
+
+    measure(1000)
+    # Were it quadratic, it would be a hundred times as much.
+    assert measure(40_000) < 60 * max(measure(4_000), 0.001)
 
 
 def test_a_schema_that_holds_itself_is_read_in_little_time() -> None:

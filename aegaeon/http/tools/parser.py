@@ -216,7 +216,8 @@ class CallParser:
     def _call(self, parts: Parts) -> bool:
         scanner = self._scanner
         taken = scanner.feed(self._held)
-        self._raw += self._held[:taken]
+        if not self._told:
+            self._raw += self._held[:taken]
         self._held = self._held[taken:]
         if scanner.failed and not self._told:
             self._give_up(parts)

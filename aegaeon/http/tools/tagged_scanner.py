@@ -14,6 +14,7 @@ _END_PARAMETER = "</parameter>"
 _END_FUNCTION = "</function>"
 _END_CALL = "</tool_call>"
 _MAX_NAME = 128
+_MAX_PARAMETER = 1024
 
 
 class _At(enum.Enum):
@@ -111,9 +112,12 @@ class TaggedScanner:
         return self._take(places[mark] + len(mark), _At.END)
 
     def _parameter(self) -> bool:
-        name = self._held.partition(">")[0]
-        if len(name) == len(self._held):
+        at = self._held.find(">", 0, _MAX_PARAMETER + 1)
+        if at < 0:
+            if len(self._held) > _MAX_PARAMETER:  # no name is so long
+                return self._take(0, _At.BETWEEN)
             return False
+        name = self._held[:at]
         self._arguments.append(", " if self._count else "{")
         self._arguments.append(json.dumps(name, ensure_ascii=False) + ": ")
         self._count += 1
