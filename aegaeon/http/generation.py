@@ -165,7 +165,8 @@ class Generation:
         told = (await self._scored.wait(0))[0].prompt_logprobs
         if told is None or len(told) != self._told:
             raise EngineError(
-                "the worker has told no log-probabilities of the prompt: it is of an older release"
+                "no log-probabilities of the prompt have been told: the scheduler or the worker is "
+                "of an older release; upgrade it"
             )
         return told
 

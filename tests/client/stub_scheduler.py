@@ -55,6 +55,8 @@ class StubState:
     #: Answers so many submissions with "model not found", as a scheduler that has just started.
     not_found: int = 0
     fail_deploy: bool = False
+    #: Knows nothing of log-probabilities of prompts, as an older release.
+    older: bool = False
 
 
 class StubInference(inference_pb2_grpc.InferenceServiceServicer):
@@ -120,7 +122,7 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
             end = inference_pb2.SessionDelta(stream_id=submit.stream_id, error=to_detail(error))
             await out.put(inference_pb2.SessionResponse(deltas=[end]))
             return
-        if request.HasField("prompt_logprobs"):
+        if request.HasField("prompt_logprobs") and not self._state.older:
             for start in range(
                 max(1, request.told_prompt_tokens), len(request.prompt_token_ids), 2
             ):
