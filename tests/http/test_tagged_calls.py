@@ -89,7 +89,7 @@ def written(arguments: Mapping[str, Any]) -> str:
 def parse(pieces: Sequence[str], of: Tool = FULL) -> tuple[str, list[tuple[str, str]]]:
     """Text, and names with arguments."""
     scanner = partial(TaggedScanner, {"f": ArgumentTypes(of)})
-    parser = CallParser(QWEN_CODER.marks, scanner=scanner)
+    parser = CallParser(QWEN_CODER.marks, bare=["<function=f>"], scanner=scanner)
     text, calls = "", []
     for parts in [*map(parser.feed, pieces), parser.finish()]:
         text += parts.text
@@ -176,6 +176,10 @@ def test_any_text_is_the_same_however_it_is_cut(text: list[str], points: list[in
             "",
             "{}",
         ),
+        # Without the mark before it, if it is a tool's name.
+        ("So:\n<function=f>\n</function>\n</tool_call>", "So:", "{}"),
+        ("See <function=g>\n</function>", "See <function=g>\n</function>", None),
+        ("See <function=f", "See <function=f", None),
         # No calls.
         ("Say <tool_call>\n{}", "Say <tool_call>\n{}", None),
         ("<tool_call><function=>", "<tool_call><function=>", None),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from aegaeon.grammars import lark_schema
 from aegaeon.http.messages import Tool
-from aegaeon.http.tools.parser import Marks
+from aegaeon.http.tools.marks import Marks
 from aegaeon.http.tools.tagged_grammar import tagged_rules, text_rules
 from aegaeon.http.vocabulary import Vocabulary
 

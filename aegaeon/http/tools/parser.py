@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import enum
-import secrets
-import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from aegaeon.http.tools.call_scanner import CallScanner
-from aegaeon.http.tools.tagged_scanner import overlap
+from aegaeon.http.tools.marks import Marks, next_mark
 
-_ALPHABET = string.ascii_letters + string.digits
 _MAX_NAME = 128
 
 
@@ -32,29 +29,6 @@ class Parts:
 
     text: str = ""
     calls: list[CallPart] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Marks:
-    """How a family writes calls.
-
-    Behind ``begin`` stands a call, or a list of them in brackets, and then ``end``. Without
-    ``begin`` an answer is calls if it starts with a brace or with ``prefix``; ``separator`` stands
-    between them. With a ``split`` a call is not one object, but a name, the split, and arguments.
-    """
-
-    begin: str = ""
-    end: str = ""
-    prefix: str = ""
-    separator: str = ""
-    split: str = ""
-    #: Of a call's id.
-    id_prefix: str = "call_"
-    id_length: int = 24
-
-    def new_id(self) -> str:
-        """An id of a call."""
-        return self.id_prefix + "".join(secrets.choice(_ALPHABET) for _ in range(self.id_length))
 
 
 class Scanner(Protocol):
@@ -97,11 +71,15 @@ class CallParser:
         *,
         single: bool = False,
         calls_only: bool = False,
+        bare: Sequence[str] = (),
         scanner: Callable[[], Scanner] = CallScanner,
     ) -> None:
-        """``scanner`` makes what reads a call of its own mark. With ``calls_only`` there is no
-        text: what is none yet has been cut by the limit of tokens."""
+        """``scanner`` makes what reads a call of its own mark; a call that begins like one of
+        ``bare`` has no mark before it. With ``calls_only`` there is no text: what is none yet has
+        been cut by the limit of tokens."""
         self._marks = marks
+        self._bare = bare
+        self._begins = [mark for mark in (marks.begin, *bare) if mark]
         self._calls_only = calls_only
         self._new_scanner = scanner
         self._single = single
@@ -140,7 +118,7 @@ class CallParser:
         elif self._at in (_At.START, _At.TEXT):
             rest = self._space + self._held
             # The limit may have come in the middle of what begins the next call.
-            cut = len(self._held) > 1 and self._marks.begin.startswith(self._held)
+            cut = len(self._held) > 1 and any(b.startswith(self._held) for b in self._begins)
             parts.text = "" if self.count and (cut or not rest.strip()) else rest
         self._held = self._space = ""
         if self._calls_only:
@@ -163,17 +141,15 @@ class CallParser:
 
     def _text(self, parts: Parts) -> bool:
         """Text up to the next call; white space at its end is held back."""
-        begin = self._marks.begin
-        at = self._held.find(begin) if begin else -1
-        certain = at if at >= 0 else len(self._held) - overlap(self._held, begin)
-        text = self._space + self._held[:certain]
+        at, mark = next_mark(self._held, self._begins)
+        text = self._space + self._held[:at]
         kept = text.rstrip()
         parts.text += kept
         self._space = text[len(kept) :]
-        self._held = self._held[certain:]
-        if at >= 0:
-            self._enter(begin)
-        return at >= 0
+        self._held = self._held[at:]
+        if mark:
+            self._enter("" if mark in self._bare else mark)
+        return bool(mark)
 
     def _enter(self, mark: str) -> None:
         self._raw = mark

@@ -26,7 +26,7 @@ from aegaeon.http.tools.families import (
     shown_ids,
 )
 from aegaeon.http.tools.parser import CallParser
-from aegaeon.http.tools.tagged_scanner import TaggedScanner
+from aegaeon.http.tools.tagged_scanner import FUNCTION, TaggedScanner
 
 #: First rule of a grammar of calls and nothing else.
 _CALLS = "start: calls\n"
@@ -52,9 +52,14 @@ class ChatPlan:
         """For one answer; None where no calls are expected."""
         if self.family is None:
             return None
-        scanner = partial(TaggedScanner, self.types) if self.family.tagged else CallScanner
+        tagged = self.family.tagged
         return CallParser(
-            self.family.marks, single=self.single, calls_only=self.required, scanner=scanner
+            self.family.marks,
+            single=self.single,
+            calls_only=self.required,
+            # Qwen3-Coder now and then leaves out what comes before a call.
+            bare=[f"{FUNCTION}{name}>" for name in self.types] if tagged else (),
+            scanner=partial(TaggedScanner, self.types) if tagged else CallScanner,
         )
 
 

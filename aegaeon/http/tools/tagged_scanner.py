@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 
 from aegaeon.http.tools.argument_types import ArgumentTypes, as_json
+from aegaeon.http.tools.marks import next_mark, overlap
 
-_FUNCTION = "<function="
+FUNCTION = "<function="
 _PARAMETER = "<parameter="
 _END_PARAMETER = "</parameter>"
 _END_FUNCTION = "</function>"
@@ -83,10 +84,10 @@ class TaggedScanner:
         return text
 
     def _function(self) -> bool:
-        if self._held.startswith(_FUNCTION):
-            return self._take(len(_FUNCTION), _At.NAME)
+        if self._held.startswith(FUNCTION):
+            return self._take(len(FUNCTION), _At.NAME)
         # As far as it is such a tag, so that it does not matter how the text is cut.
-        self._fail_after(_common(self._held, _FUNCTION))
+        self._fail_after(_common(self._held, FUNCTION))
         return False
 
     def _name(self) -> bool:
@@ -99,17 +100,14 @@ class TaggedScanner:
 
     def _between(self) -> bool:
         """Up to the next parameter, or to the end."""
-        found = {mark: self._held.find(mark) for mark in (_PARAMETER, _END_FUNCTION, _END_CALL)}
-        places = {mark: at for mark, at in found.items() if at >= 0}
-        if not places:
-            kept = max(overlap(self._held, mark) for mark in found)
-            self._held = self._held[len(self._held) - kept :]
+        at, mark = next_mark(self._held, (_PARAMETER, _END_FUNCTION, _END_CALL))
+        self._held = self._held[at:]
+        if not mark:
             return False
-        mark = min(places, key=lambda one: places[one])
         if mark == _PARAMETER:
-            return self._take(places[mark] + len(mark), _At.PARAMETER)
+            return self._take(len(mark), _At.PARAMETER)
         self._arguments.append("}" if self._count else "{}")
-        return self._take(places[mark] + len(mark), _At.END)
+        return self._take(len(mark), _At.END)
 
     def _parameter(self) -> bool:
         at = self._held.find(">", 0, _MAX_PARAMETER + 1)
@@ -177,14 +175,6 @@ class TaggedScanner:
         self.failed = count < len(self._held)
         if self.failed:
             self._held = self._held[count:]
-
-
-def overlap(text: str, mark: str) -> int:
-    """Length of the longest proper prefix of ``mark`` that ends ``text``."""
-    for length in range(min(len(mark) - 1, len(text)), 0, -1):
-        if text.endswith(mark[:length]):
-            return length
-    return 0
 
 
 def _common(text: str, mark: str) -> int:
