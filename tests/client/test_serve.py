@@ -108,10 +108,11 @@ async def test_cancelling_serve_async_cancels_the_requests(
 
 
 def test_stream_yields_tokens_while_they_are_made(service: LLMService) -> None:
+    for step in service.stream(request(SLOW_MODEL, tokens=1_000_000)):  # hours
+        assert step.new_token_id == 11
+        break
     stream = service.stream(request(SLOW_MODEL, tokens=50))
-    started = time.monotonic()
     assert next(stream).new_token_id == 11
-    assert time.monotonic() - started < 0.5, "50 slow steps take a second"
     rest = list(stream)
     assert [step.new_token_id for step in rest] == list(range(12, 61))
     assert rest[-1].finish_reason == "length"

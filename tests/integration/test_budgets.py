@@ -62,7 +62,7 @@ def test_budgets_above_the_machine_are_refused_at_once(
     start = time.monotonic()
     with pytest.raises(ResourceExhaustedError, match=field) as caught:
         LLMService([tiny_node(tiny_models, **{**share, field: asked})])
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10  # a daemon would import torch first
     error = caught.value
     assert error.reason is ErrorReason.INSUFFICIENT_MEMORY
     assert int(error.metadata["needed_bytes"]) >= asked > int(error.metadata["available_bytes"])

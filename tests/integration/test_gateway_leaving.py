@@ -17,7 +17,7 @@ from tests.scheduler.conftest import until
 from tests.scheduler.stub_settings import StubSettings
 
 #: Long, so that what takes one step cannot be mistaken for what takes less.
-STEP_S = 1.0
+STEP_S = 10.0
 ROUND = 1_000
 ROUNDS = 10
 AT_ONCE = 50
