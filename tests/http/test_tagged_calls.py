@@ -294,6 +294,7 @@ def test_a_required_call_is_nothing_else(
         ({"pattern": r"\$"}, ["5 $", "$\n"]),
         ({"pattern": r"^[/\]^|$]\d(a|b)/$"}, ["/1a/", "]2b/", "|3a/", "^4a/"]),
         ({"pattern": r"^\\$"}, ["\\"]),
+        ({"pattern": "^a\\\nb\n/$"}, ["a\nb\n/"]),
         ({"pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3}, ["ab", "abc"]),
     ],
 )

@@ -36,7 +36,7 @@ def _checked(pattern: str) -> str | None:
     for character in pattern:
         if escaped:
             # Digits of other scripts are none in schemas.
-            parts.append("[0-9]" if character == "d" else "\\" + character)
+            parts.append({"d": "[0-9]", "\n": r"\n"}.get(character, "\\" + character))
             escaped = False
         elif character == "\\":
             escaped = True
