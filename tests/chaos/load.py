@@ -11,12 +11,13 @@ from typing import Any
 import grpc
 import httpx
 
-from aegaeon import LLMService
+from aegaeon import LLMService, StepOutput
 from aegaeon.client.messages import to_generate_request
+from aegaeon.errors import AegaeonError
 from aegaeon.rpc.channel import open_channel
 from aegaeon.v1 import inference_pb2_grpc
 from tests.chaos.cluster import Cluster
-from tests.chaos.oracle import MOST_TOKENS, Oracle, Question
+from tests.chaos.oracle import MOST_TOKENS, Oracle, Question, scores_of
 from tests.integration.workload import tokens_of
 
 _Read = Callable[[httpx.AsyncClient, dict[str, Any]], Awaitable[list[int] | None]]
@@ -72,11 +73,17 @@ class Load:
 
     async def _serve(self, question: Question, count: int) -> list[int]:
         [output] = await self._service.serve_async([question.request(count)])
-        return tokens_of(output)
+        return self._checked(question, output)
 
     async def _stream(self, question: Question, count: int) -> list[int]:
         stream = self._service.stream_async(question.request(count))
-        return [step.new_token_id async for step in stream]
+        return self._checked(question, [step async for step in stream])
+
+    def _checked(self, question: Question, output: list[StepOutput] | AegaeonError) -> list[int]:
+        """The tokens, with what came of the prompt looked at."""
+        if question.scored:
+            self._oracle.check_scores(question, scores_of(output))
+        return tokens_of(output)
 
     async def _leave(self, question: Question) -> None:
         stream = self._service.stream_async(question.request(MOST_TOKENS))
@@ -88,15 +95,20 @@ class Load:
         """As a client without our library."""
         message = to_generate_request(question.request(count))
         got: list[int] = []
+        scores: list[float] = []
         async with open_channel(self._cluster.address) as channel:
             stub = inference_pb2_grpc.InferenceServiceStub(channel)
             while True:
                 try:
                     del message.generated_token_ids[:]
                     message.generated_token_ids.extend(got)
+                    message.told_prompt_tokens = 1 + len(scores)
                     async for response in stub.Generate(message):
+                        scores += response.prompt_log_probabilities.logprobs
                         got += response.token_ids
                         if response.finish_reason:
+                            if question.scored:
+                                self._oracle.check_scores(question, scores)
                             return got
                 except grpc.aio.AioRpcError as error:
                     if error.code() not in _LOST:

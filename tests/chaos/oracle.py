@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aegaeon import LLMService, Request, SamplingParams
+from aegaeon import LLMService, Request, SamplingParams, StepOutput
+from aegaeon.errors import AegaeonError
 from aegaeon.model_spec import ModelSpec
 from tests.integration.models import tiny_model
 from tests.integration.text_model import text_model
@@ -16,6 +17,10 @@ from tests.integration.workload import ask, tokens_of
 #: Tokens of an undisturbed run; requests ask for some of them.
 MOST_TOKENS = 160
 _CONTEXT = 512
+#: Prompts that are scored, and with how many most probable tokens.
+_SCORED_LENGTH = 40
+_ALTERNATIVES = 2
+_TOLERANCE = 1e-4
 
 
 def make_models(folder: Path) -> list[ModelSpec]:
@@ -29,7 +34,7 @@ def make_models(folder: Path) -> list[ModelSpec]:
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt for a model. Without a seed it is greedy."""
+    """A prompt for a model. Without a seed it is greedy; long ones are then scored as well."""
 
     model: ModelSpec
     prompt: tuple[int, ...]
@@ -39,7 +44,23 @@ class Question:
         sampling = None
         if self.seed is not None:
             sampling = SamplingParams(temperature=0.9, top_p=0.9, seed=self.seed)
-        return ask(self.model, self.prompt, new_tokens, sampling=sampling)
+        count = _ALTERNATIVES if self.scored else None
+        return ask(self.model, self.prompt, new_tokens, sampling=sampling, prompt_logprobs=count)
+
+    @property
+    def scored(self) -> bool:
+        """Log-probabilities of the prompt are asked for."""
+        return self.seed is None and len(self.prompt) >= _SCORED_LENGTH
+
+
+def scores_of(output: list[StepOutput] | AegaeonError) -> list[float]:
+    """What a request was told of its prompt, from its second token on."""
+    tokens_of(output)
+    assert not isinstance(output, AegaeonError)
+    first, *told = output[0].prompt_logprobs or ()
+    assert first is None
+    assert all(entry is not None and len(entry.top_logprobs) == _ALTERNATIVES for entry in told)
+    return [entry.logprob for entry in told if entry is not None]
 
 
 class Oracle:
@@ -54,12 +75,24 @@ class Oracle:
             for seed in (None, length)
         ]
         self._answers: dict[Question, list[int]] = {}
+        self._scores: dict[Question, list[float]] = {}
 
     def learn(self, service: LLMService) -> None:
         """Ask everything, while nothing disturbs."""
         outputs = service.serve([q.request(MOST_TOKENS) for q in self.questions])
         for question, output in zip(self.questions, outputs, strict=True):
             self._answers[question] = tokens_of(output)
+            if question.scored:
+                self._scores[question] = scores_of(output)
+
+    def check_scores(self, question: Question, got: Sequence[float]) -> None:
+        """Raise AssertionError unless ``got`` is of every token of the prompt but the first."""
+        wanted = self._scores[question]
+        assert len(got) == len(wanted) == len(question.prompt) - 1
+        worst = max(abs(one - other) for one, other in zip(got, wanted, strict=True))
+        assert worst < _TOLERANCE, (
+            f"{replace(question, prompt=question.prompt[:8])}: off by {worst}"
+        )
 
     def check(self, question: Question, new_tokens: int, got: Sequence[int]) -> None:
         """Raise AssertionError unless ``got`` is the answer, token by token."""
