@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 #: For everything together that the network may take, in seconds.
-_PATIENCE_S = 300
+_PATIENCE_S = 120
 
 
 def verdict(dependencies: Sequence[dict[str, Any]]) -> tuple[int, list[str]]:
