@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,14 +218,17 @@ def test_generated_tokens_count_against_a_key(secured: Secured) -> None:
 def test_a_key_has_its_limits_once_however_many_gateways_there_are(secured: Secured) -> None:
     other = secured.daemons.start("aegaeon.http", secured.gateway_flags).wait_ready()
     by_requests = secured.key(Scope.GENERATE, requests_per_minute=1)
-    by_tokens = secured.key(Scope.GENERATE, tokens_per_minute=40)
+    by_tokens = secured.key(Scope.GENERATE, tokens_per_minute=4)  # makes up for 80 in 20 minutes
     for key in (by_requests, by_tokens):
-        statuses = []
+        begin, statuses = time.monotonic(), []
         for gateway in (other, secured.gateway, other):
             with secured.http(key, gateway) as client:
                 response = client.post("/v1/completions", json={**BODY, "max_tokens": 80})
                 statuses.append(response.status_code)
-        assert statuses == [200, 429, 429]
+        minutes = (time.monotonic() - begin) / 60
+        assert statuses[0] == 200
+        assert statuses.count(200) <= 1 + minutes, statuses
+        assert set(statuses) == {200, 429}
     other.stop()
 
 
