@@ -192,6 +192,18 @@ def test_texts_and_calls_are_told_apart(text: str, content: str, arguments: str 
     assert parse([text]) == parse(list(text)) == (content, calls)
 
 
+def test_strings_come_as_they_are_made_and_other_values_when_they_are_complete() -> None:
+    """A file that a coder writes is one argument."""
+    begun = "<tool_call><function=f><parameter=text>\nab"
+    assert parse([begun]) == ("", [("f", '{"text": "ab')])
+    # What may be the end is held back.
+    assert parse([begun, "c\n</para"]) == ("", [("f", '{"text": "abc')])
+    assert parse([begun, "c\n</para", "gon"]) == ("", [("f", '{"text": "abc\\n</paragon')])
+    number = "<tool_call><function=f><parameter=whole>\n12"
+    assert parse([number]) == ("", [("f", '{"whole": ')])
+    assert parse([number, "3\n</parameter>"]) == ("", [("f", '{"whole": 123')])
+
+
 @pytest.mark.parametrize("of", ["text", "some", "x" * 10])
 def test_time_is_linear(of: str) -> None:
     """A file that is one argument, token by token."""

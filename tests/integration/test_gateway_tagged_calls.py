@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,7 +72,7 @@ def test_arguments_have_the_types_of_the_schema(client: openai.OpenAI, stream: b
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_required_call_is_held_to_its_schema(client: openai.OpenAI, stream: bool) -> None:
     names = set()
-    for seed in range(10):
+    for seed in range(6):
         content, calls, reason = call(
             client,
             stream=stream,
@@ -139,26 +138,6 @@ def check(name: str, arguments: Any) -> None:
         assert 2 <= len(arguments["words"]) <= 12
         assert arguments["limit"] in (None, 1, 2, 3)
         assert arguments.get("where", 7) in ("title", "Text", 7)
-
-
-def test_strings_come_as_they_are_made(client: openai.OpenAI) -> None:
-    """A file that a coder writes is one argument."""
-    chunks = client.chat.completions.create(
-        model="coder",
-        messages=[{"role": "user", "content": "?"}],
-        tools=TOOLS,
-        stream=True,
-        extra_body={"guided_choice": [SAID]},
-        max_tokens=400,
-    )
-    parts = [
-        part.function.arguments
-        for chunk in chunks
-        for part in chunk.choices[0].delta.tool_calls or ()
-        if part.index == 0
-    ]
-    assert json.loads("".join(parts)) == MEANT[0][1]
-    assert len([part for part in parts if part]) > 10
 
 
 def test_a_schema_that_it_cannot_be_held_to_is_refused(client: openai.OpenAI) -> None:
