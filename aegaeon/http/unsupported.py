@@ -34,25 +34,28 @@ def check(body: GenerationBody) -> None:
         if value is not None and value not in neutral:
             raise unsupported(name, "not supported by this release; leave it out")
     if body.stream_options is not None and not body.stream:
-        raise ApiError(
-            "stream_options: only with stream = true", code="invalid_value", param="stream_options"
-        )
+        raise _invalid("stream_options", "only with stream = true")
     if body.stream and body.prompt_logprobs is not None:
-        raise ApiError(
-            "prompt_logprobs: not in a stream; there, echo with logprobs of /v1/completions",
-            code="invalid_value",
-            param="prompt_logprobs",
+        raise _invalid(
+            "prompt_logprobs", "not in a stream; there, echo with logprobs of /v1/completions"
         )
     if isinstance(body, CompletionBody):
-        if body.best_of is not None and body.best_of < body.answers:
-            raise ApiError("best_of: below n", code="invalid_value", param="best_of")
-        if body.stream and body.best_of not in (None, body.answers):
-            raise ApiError("best_of: not in a stream", code="invalid_value", param="best_of")
-        if body.echo and body.truncate_prompt_tokens is not None:
-            raise unsupported("truncate_prompt_tokens", "not together with echo")
-        if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
-            raise ApiError(
-                "max_tokens: 0 makes nothing, which is for echo or prompt_logprobs",
-                code="invalid_value",
-                param="max_tokens",
-            )
+        _check_completion(body)
+
+
+def _check_completion(body: CompletionBody) -> None:
+    if body.best_of is not None and body.best_of < body.answers:
+        raise _invalid("best_of", "below n")
+    if body.stream and body.best_of not in (None, body.answers):
+        raise _invalid("best_of", "not in a stream")
+    if body.echo and body.truncate_prompt_tokens is not None:
+        raise unsupported("truncate_prompt_tokens", "not together with echo")
+    if body.max_tokens == 0:
+        if body.min_tokens:
+            raise _invalid("min_tokens", f"{body.min_tokens} is above max_tokens (0)")
+        if not body.echo and body.prompt_logprobs is None:
+            raise _invalid("max_tokens", "0 makes nothing, which is for echo or prompt_logprobs")
+
+
+def _invalid(field: str, problem: str) -> ApiError:
+    return ApiError(f"{field}: {problem}", code="invalid_value", param=field)

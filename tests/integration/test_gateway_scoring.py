@@ -223,6 +223,7 @@ def test_the_field_of_vllm_is_filled_in(
         ({"extra_body": {"prompt_logprobs": 21}}, "prompt_logprobs", "20"),
         ({"extra_body": {"prompt_logprobs": -1}}, "prompt_logprobs", "0"),
         ({"max_tokens": 0, "echo": False}, "max_tokens", "0"),
+        ({"max_tokens": 0, "extra_body": {"min_tokens": 3}}, "min_tokens", "max_tokens (0)"),
         ({"stream": True, "extra_body": {"prompt_logprobs": 1}}, "prompt_logprobs", ""),
     ],
 )
