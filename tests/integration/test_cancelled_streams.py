@@ -14,7 +14,8 @@ from aegaeon.v1 import inference_pb2, inference_pb2_grpc, worker_pb2, worker_pb2
 from tests.integration.daemons import until
 from tests.integration.workload import MIB, ask, tokens_of
 
-WARM_UP = 200
+#: Streams until memory has levelled off.
+WARM_UP = 500
 STREAMS = 500
 AT_ONCE = 25
 #: What either daemon may grow by: some 30 KB per stream would show.

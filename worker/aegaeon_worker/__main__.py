@@ -15,6 +15,7 @@ from aegaeon.security.model_rules import add_model_options, model_rules
 from aegaeon.security.options import add_security_options, security_settings
 from aegaeon.security.settings import SecuritySettings
 from aegaeon_worker.config import WorkerConfig
+from aegaeon_worker.service.interpreter import begin_start
 from aegaeon_worker.sizes import GivenSizes, complete_sizes
 
 _MAX_SECONDS = 31_536_000
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 async def _serve(options: argparse.Namespace) -> None:
+    begin_start()
     # Imported here: torch takes seconds, which a usage error need not wait for.
     from aegaeon_worker.service.daemon import serve
 

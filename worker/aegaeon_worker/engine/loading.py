@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -49,19 +52,26 @@ class ModelPreparer:
         self._cache = cache
         self._default_dtype = default_dtype
         self._ranks = ranks
+        self._lock = threading.Lock()
+        self._inspected: _Opened | None = None
 
     def inspect(self, spec: ModelSpec) -> ModelFacts:
         """What the files say; reads headers only. ``ModelLoadError`` when it cannot be served,
         ``PermissionDeniedError`` when it must not be read."""
-        served, reader = self._open(spec)
-        return _facts(spec, served, reader)
+        self._check(spec)
+        opened = self._open(spec)
+        with self._lock:
+            self._inspected = opened  # whoever asks is about to load it
+        return _facts(spec, opened.served, opened.reader)
 
     def prepare(self, spec: ModelSpec, progress: Progress) -> PreparedModel:
         """Pin the packed model, packing it if need be; rank 0 packs for all ranks.
 
         ``ModelLoadError`` when it cannot be served, ``ResourceExhaustedError`` without room.
         """
-        served, reader = self._open(spec)
+        self._check(spec)
+        opened = self._take_inspected(spec) or self._open(spec)
+        served, reader = opened.served, opened.reader
         job = _Packing(self._cache, spec.name, served, reader, self._ranks, progress)
         facts = _facts(spec, served, reader)
         weights = job.acquire()
@@ -69,14 +79,45 @@ class ModelPreparer:
             job.pack_others({})
         return PreparedModel(facts, served, weights, job.acquire, reused=not job.filled)
 
-    def _open(self, spec: ModelSpec) -> tuple[ServedModel, CheckpointReader]:
+    def _check(self, spec: ModelSpec) -> None:
         self._rules.check(spec.name, spec.path, trust_remote_code=spec.trust_remote_code)
-        return self._loader.open(
+
+    def _open(self, spec: ModelSpec) -> _Opened:
+        files = _files(spec.path)
+        served, reader = self._loader.open(
             spec.path,
             dtype=spec.dtype or self._default_dtype,
             max_model_len=spec.max_model_len,
             trust_remote_code=spec.trust_remote_code,
         )
+        return _Opened(spec, files, served, reader)
+
+    def _take_inspected(self, spec: ModelSpec) -> _Opened | None:
+        """What `inspect` has opened last, if it was this and no file has changed since."""
+        with self._lock:
+            opened, self._inspected = self._inspected, None
+        if opened is None or opened.spec != spec or opened.files != _files(spec.path):
+            return None
+        return opened
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A checkpoint that has been opened, and the state that its files had then."""
+
+    spec: ModelSpec
+    files: frozenset[tuple[str, int, int]]
+    served: ServedModel
+    reader: CheckpointReader
+
+
+def _files(path: Path) -> frozenset[tuple[str, int, int]]:
+    """Names, sizes and times of a folder's files; none if it cannot be read."""
+    try:
+        found = [(entry.name, entry.stat()) for entry in os.scandir(path)]
+    except OSError:
+        return frozenset()
+    return frozenset((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)
 
 
 class _Packing:

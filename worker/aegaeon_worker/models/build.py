@@ -96,7 +96,9 @@ def _materialize_buffers(module: PreTrainedModel) -> None:
     for name, buffer in list(module.named_non_persistent_buffers()):
         parent, _, leaf = name.rpartition(".")
         module.get_submodule(parent)._buffers[leaf] = torch.empty_like(buffer, device="cpu")
-    # On parameters, which are on the meta device, this does nothing.
+    for parameter in module.parameters():
+        # It has no storage, and drawing none takes a while all the same.
+        parameter._is_hf_initialized = True  # type: ignore[attr-defined]
     module.initialize_weights()  # type: ignore[no-untyped-call]
 
 

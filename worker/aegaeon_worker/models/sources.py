@@ -36,15 +36,16 @@ class WeightSources:
                 checkpoint.path, len(unused), type(module).__name__, _shown(unused),
             )  # fmt: skip
         ties = _ties(module, checkpoint, assemblies)
+        wanted = module.state_dict()  # once: it takes milliseconds for a large module
         chosen: list[Assembly] = []
         filled: set[str] = set()
         # Where a tied tensor is stored under both names, its own name comes first.
         for assembly in sorted(assemblies, key=lambda assembly: assembly.target in ties):
-            made = {ties.get(name, name) for name in _check(module, checkpoint, assembly)}
+            made = {ties.get(name, name) for name in _check(module, wanted, checkpoint, assembly)}
             if not made <= filled:
                 filled |= made
                 chosen.append(assembly)
-        missing = [name for name in module.state_dict() if name not in filled | ties.keys()]
+        missing = [name for name in wanted if name not in filled | ties.keys()]
         if missing:
             raise ModelLoadError(
                 checkpoint.path, f"{len(missing)} tensors are in no weight file: {_shown(missing)}"
@@ -82,9 +83,13 @@ def _ties(
     return ties
 
 
-def _check(module: PreTrainedModel, checkpoint: Checkpoint, assembly: Assembly) -> list[str]:
-    """The names that ``assembly`` makes; raise if one does not fit the module."""
-    wanted = module.state_dict()
+def _check(
+    module: PreTrainedModel,
+    wanted: Mapping[str, torch.Tensor],
+    checkpoint: Checkpoint,
+    assembly: Assembly,
+) -> list[str]:
+    """The names that ``assembly`` makes; raise if one does not fit those ``wanted`` by a module."""
     first = assembly.sources[0][1]
     file = checkpoint.tensors[first].file
     made = _dry_make(module, checkpoint, assembly)

@@ -23,6 +23,7 @@ from aegaeon_worker.device.choice import default_dtype
 from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.passing_thread import on_passing_thread
 from aegaeon_worker.service import convert
+from aegaeon_worker.service.interpreter import end_start
 from aegaeon_worker.service.kv_service import KvServicer
 from aegaeon_worker.service.kv_wire import KvWire
 from aegaeon_worker.service.measuring import Measuring
@@ -87,6 +88,7 @@ async def _serve_parts(
         config.scheduler, request, config.security, config.scheduler_timeout_s
     )
     servicer.on_stream_end = registration.look_now
+    end_start()
     announce_ready(address, config.ready_fd)
     logger.info("serving on %s", address)
     watchdog = asyncio.create_task(keep_watchdog())
