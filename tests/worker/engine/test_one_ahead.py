@@ -186,14 +186,20 @@ def test_a_sequence_that_leaves_its_turn_keeps_the_token_under_way(
         assert [engine.tokens(first), engine.tokens(second)] == [expected[2], expected[3]]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "device"), [*((n, 8) for n in range(4)), (4, 24), (5, 64)])
 def test_whatever_happens_tokens_are_those_of_a_quiet_run(
-    path: Path, prompts: list[list[int]], expected: list[list[int]], shm_dir: Path, seed: int
+    path: Path,
+    prompts: list[list[int]],
+    expected: list[list[int]],
+    shm_dir: Path,
+    seed: int,
+    device: int,
 ) -> None:
-    """Cancels, joins, leaves, limits and switches at any moment, with little memory of any kind."""
+    """Cancels, joins, leaves, limits and switches at any moment, with little memory of any kind,
+    or with enough for turns that follow each other at once; ``device`` in MiB."""
     rng = random.Random(seed)
     with EngineHarness(
-        shm_dir, device_memory_bytes=8 * MIB, cpu_num_slabs=6, cpu_slab_bytes=160 * 1024
+        shm_dir, device_memory_bytes=device * MIB, cpu_num_slabs=6, cpu_slab_bytes=160 * 1024
     ) as engine:
         names = ("a", "b")
         for name in names:

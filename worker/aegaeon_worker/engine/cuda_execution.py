@@ -13,7 +13,7 @@ from aegaeon_worker.engine.prefill_pace import StepLimits
 
 #: A pass over a prompt gains nothing from more tokens; as many take about 0.2 s with eight billion
 #: parameters on an H200. Beside decoding sequences, 512 are what keeps the matrix units busy.
-_LIMITS = StepLimits(prefill_tokens=8192, mixed_prefill_tokens=512)
+LIMITS = StepLimits(prefill_tokens=8192, mixed_prefill_tokens=512)
 
 
 class CudaWatch:
@@ -84,7 +84,7 @@ class CudaGraphs:
 
 def cuda_execution(device: torch.device) -> Execution:
     """One step ahead, decode steps as graphs."""
-    return Execution(1, _LIMITS, CudaWatch, CudaGraphs(device))
+    return Execution(1, LIMITS, CudaWatch, CudaGraphs(device))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ class Watch(Protocol):
         """The work has been issued."""
 
     def elapsed_ns(self) -> int:
-        """How long the device had it, once it is done."""
+        """How long the device had it; blocks until it is done."""
 
 
 class GraphRecorder(Protocol):

@@ -36,14 +36,13 @@ class IssuedStep:
         """What it tells of prompts, if anything."""
         self._choices = choices
         self._watch = watch
+        self.elapsed_ns = 0
+        """How long the device had it; known once it has been waited for."""
 
     def wait(self) -> list[Choice | AegaeonError]:
         """Block until the tokens of ``completing`` are known, or why one has none."""
+        self.elapsed_ns = self._watch.elapsed_ns()
         return self._choices.wait()
-
-    def elapsed_ns(self) -> int:
-        """How long the device had it, once it is done."""
-        return self._watch.elapsed_ns()
 
 
 def _decodes(chunk: Chunk) -> bool:

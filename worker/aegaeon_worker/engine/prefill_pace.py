@@ -41,6 +41,11 @@ class PrefillPace:
     _decode_ns: float = field(default=0.0, init=False)
     _token_ns: float = field(default=0.0, init=False)
 
+    @property
+    def decode_ns(self) -> int:
+        """What a step takes in which all sequences decode; 0 is not known."""
+        return int(self._decode_ns)
+
     def observe(self, step: StepBatch) -> None:
         """Learn from a step, unless its time is not known."""
         if not step.step_time_ns:

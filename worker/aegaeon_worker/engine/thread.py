@@ -23,6 +23,10 @@ class Runnable(Protocol[Taken]):
     def has_work(self) -> bool:
         """``step`` has something to do."""
 
+    @property
+    def spare_s(self) -> float:
+        """How long commands may be waited for ahead of the next ``step``, though it has work."""
+
     def handle(self, command: Taken, /) -> None:
         """Apply one command."""
 
@@ -81,10 +85,11 @@ class EngineThread(Generic[Message]):
             self._broken.set_result(error)
 
     def _take_commands(self, engine: Runnable[Message]) -> bool:
-        """Apply what has come in, waiting for something if the engine has no work."""
+        """Apply what has come in, waiting for something if the engine has no work, or time."""
         while True:
+            wait_s = engine.spare_s if engine.has_work else None
             try:
-                command = self._inbox.get(block=not engine.has_work)
+                command = self._inbox.get(wait_s != 0, wait_s or None)
             except queue.Empty:
                 return True
             if command is None:

@@ -33,6 +33,11 @@ class TurnQueue:
         self.current = self._queued.popleft()
         return self.current
 
+    def succeed(self) -> Turn:
+        """Make the next queued turn current in place of the one that is; there must be one."""
+        self.current = None
+        return self.advance()
+
     @property
     def following(self) -> Turn | None:
         """The first queued turn."""

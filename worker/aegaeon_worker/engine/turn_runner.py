@@ -83,11 +83,28 @@ class TurnRunner:
             for step in self._under_way
         )
 
-    def free_at_ns(self, now_ns: int) -> int:
-        """When the device will have done what is under way, by the time of the last step."""
+    @property
+    def ended_ns(self) -> int:
+        """When the last step that has been taken in was over."""
+        return self._ended_ns
+
+    def left_ns(self) -> int:
+        """How long the device will have what is under way, as far as is known; 0 without any."""
         if not self._under_way:
-            return now_ns
-        return max(now_ns, self._ended_ns + self._last_ns)
+            return 0
+        times = [self._last_ns]
+        if not self._under_way[0].prefill_tokens:
+            times.append(self._model.pace.decode_ns)
+        expected_ns = min(filter(None, times), default=0)
+        return max(0, self._ended_ns + expected_ns - time.perf_counter_ns())
+
+    def follow(self, ended_ns: int) -> None:
+        """What is under way began at ``ended_ns``, when the device had done the turn before."""
+        self._ended_ns = max(self._ended_ns, ended_ns)
+
+    def exhausted(self, members: Seq[Sequence]) -> bool:
+        """Whether none of the members goes on here after the token under way."""
+        return all(map(self._is_due, members))
 
     def observe(self, step: StepBatch) -> None:
         """Learn from a step's time how much of a prompt fits beside decoding sequences."""
@@ -99,7 +116,7 @@ class TurnRunner:
         Without members, or if none can go on before its token is known, only the latter.
         """
         if any(sequence.needs_tokens for sequence in members):
-            return self._take_in()
+            return self.take_in()
         watch = self._execution.watch()
         refused = StepResult(StepBatch(self._turn.turn_id))
         ready = compiled(members, refused.failed)
@@ -107,7 +124,7 @@ class TurnRunner:
         chunks = plan_step(running, self._model.pace)
         results = [refused] if refused.failed else []
         if not chunks:
-            return results + self._take_in()
+            return results + self.take_in()
         before = self._under_way[-1] if self._under_way else None
         try:
             self._issue(chunks, before, watch)
@@ -116,10 +133,10 @@ class TurnRunner:
         except Exception as error:
             if before is not None:
                 # What is under way first; the next attempt will meet the error with nothing else.
-                return results + self._take_in()
+                return results + self.take_in()
             return results + self._isolate(chunks, error)
         if len(self._under_way) > self._execution.lookahead:
-            results += self._take_in()
+            results += self.take_in()
         return results
 
     def _is_due(self, sequence: Sequence) -> bool:
@@ -152,6 +169,8 @@ class TurnRunner:
         """Issue a pass and bring the books to where the device will be after it."""
         tables = [self._memory.block_table(chunk.sequence.handle) for chunk in chunks]
         issued = issue_step(self._model, chunks, tables, before, self._masks, watch)
+        if not self._under_way:
+            self._ended_ns = time.perf_counter_ns()
         self._under_way.append(issued)
         if issued.scores is not None:
             for sequence, tokens in issued.scores.pieces:
@@ -167,8 +186,8 @@ class TurnRunner:
             leaving = [s.handle for s in issued.completing if not s.is_full]
             self._memory.hand_offs.prepare(leaving)
 
-    def _take_in(self) -> list[StepResult]:
-        """The result of the oldest step under way, if there is one.
+    def take_in(self) -> list[StepResult]:
+        """Wait for the result of the oldest step under way, if there is one.
 
         Never more: whoever gets it ends sequences before the next one is looked at.
         """
@@ -177,7 +196,7 @@ class TurnRunner:
     def _result(self, step: IssuedStep) -> StepResult:
         choices = step.wait()
         self._ended_ns = time.perf_counter_ns()
-        self._last_ns = step.elapsed_ns()
+        self._last_ns = step.elapsed_ns
         self._turn.steps += 1
         batch = StepBatch(
             self._turn.turn_id,
@@ -235,7 +254,7 @@ class TurnRunner:
             except Exception as fault:
                 results += self._isolate([chunk], fault)
             else:
-                results += self._take_in()
+                results += self.take_in()
         return results
 
 

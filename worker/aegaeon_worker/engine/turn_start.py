@@ -31,6 +31,10 @@ class TurnStart:
         self._tail = self._memory.copy_tail()
         self._issued_ns = time.perf_counter_ns()
 
+    def follow(self, ended_ns: int) -> None:
+        """The turn before has lasted until then, in spite of what was queued meanwhile."""
+        self._began_ns = max(self._began_ns, ended_ns)
+
     @property
     def is_over(self) -> bool:
         """Whether the copies are done; never blocks."""
@@ -45,7 +49,7 @@ class TurnStart:
         event = TurnStarted(
             self._turn_id,
             switched=moved.weight_bytes > 0,
-            switch_time_ns=ended_ns - self._began_ns,
+            switch_time_ns=max(0, ended_ns - self._began_ns),
             weight_copy_ns=moved.weight_ns + weights_ns,
             weight_bytes=moved.weight_bytes,
             kv_swap_ns=moved.kv_ns + kv_ns,

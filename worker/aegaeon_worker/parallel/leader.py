@@ -98,6 +98,11 @@ class LeadingEngine:
         """See ``Engine``."""
         return self._group is not None and self._group.engine.has_work
 
+    @property
+    def spare_s(self) -> float:
+        """See ``Engine``."""
+        return 0.0 if self._group is None else self._group.engine.spare_s
+
     def handle(self, command: Command | Prepared | News) -> None:
         """Apply one command, or hear news."""
         try:
