@@ -16,6 +16,7 @@ from itertools import takewhile
 BENCHMARKS = {
     "cpu_stack": "the whole stack on CPUs, with transformers beside it",
     "scheduler_load": "the scheduler daemon under load, with stub workers",
+    "step_overhead": "what engine and daemons add to the steps of a device that takes no processor",
     "gateway_load": "the HTTP gateway streaming to many callers, with stub workers",
     "gateway_stack": "the whole stack on CPUs, through the HTTP gateway and through gRPC",
     "kv_handoff": "KV that goes from one worker to another, through host slabs and over the wire",

@@ -254,16 +254,19 @@ def whole_stack(path: Path) -> list[Figure]:
         stack = WholeStack(service, model)
         stack.generate(prompts(1, 512, 0), 1)
         first = time.perf_counter() - began
-        stack.generate(prompts(32, CONTEXT, 1), 8)
-        longer = stack.generate(prompts(32, CONTEXT, 2), STEPS + 1).seconds
+        # With all sizes of batches that follow: each is recorded when it is met the second time.
+        stack.generate(prompts(32, CONTEXT, 1), STEPS + 1)
+        steps = stack.step_ms(prompts(32, CONTEXT, 2), STEPS + 1)
+        longer = stack.generate(prompts(32, CONTEXT, 4), STEPS + 1).seconds
         shorter = stack.generate(prompts(32, CONTEXT, 3), 1).seconds
-        single = [stack.generate(prompts(1, CONTEXT, 4 + n), 1).seconds for n in range(ROUNDS)]
+        single = [stack.generate(prompts(1, CONTEXT, 5 + n), 1).seconds for n in range(ROUNDS)]
     finally:
         service.close()
     step = (longer - shorter) / STEPS * 1e3
     return [
         Figure("whole stack: start of scheduler and worker", "s", [started]),
         Figure("whole stack: until the first answer of a new 8B model", "s", [first]),
-        Figure("whole stack, 8B: decode step, batch 32", "ms", [step]),
+        Figure("whole stack, 8B: decode step, batch 32", "ms", steps),
+        Figure("whole stack, 8B: per token of 32 prompts, their mixing included", "ms", [step]),
         Figure("whole stack, 8B: answer of one token to 1024", "ms", [s * 1e3 for s in single]),
     ]

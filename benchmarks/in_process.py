@@ -6,9 +6,11 @@ import itertools
 import queue
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from aegaeon_worker.config import WorkerConfig
+from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine.assembly import WorkerParts
 from aegaeon_worker.engine.commands import (
     AddSequences,
@@ -26,6 +28,7 @@ from aegaeon_worker.engine.events import (
     StepBatch,
     TurnEnded,
 )
+from aegaeon_worker.engine.execution import Execution, choose_execution
 from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
 from benchmarks.service import NodeSizes
 from benchmarks.workload import Run
@@ -36,11 +39,18 @@ _TIMEOUT_S = 120.0
 class InProcessEngine:
     """Drives an engine on its own thread in this process, with the commands that workers get."""
 
-    def __init__(self, model_path: Path, sizes: NodeSizes, threads: int) -> None:
+    def __init__(
+        self,
+        model_path: Path,
+        sizes: NodeSizes,
+        threads: int,
+        choose: Callable[[Device], Execution] = choose_execution,
+    ) -> None:
+        """``choose`` as in ``WorkerParts``."""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._numbers = itertools.count(1)
         self._folder = tempfile.TemporaryDirectory()
-        self._parts = WorkerParts(_config(Path(self._folder.name), sizes, threads))
+        self._parts = WorkerParts(_config(Path(self._folder.name), sizes, threads), choose=choose)
         self._parts.start()
         self._parts.thread.submit(Attach(self._events.put))
         self._model = ModelSpec("in-process", model_path)

@@ -32,7 +32,7 @@ def live_service(policy: str, topology: Topology, sizes: NodeSizes) -> Iterator[
         # Short, because sockets lie in it.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="live")))
         listen = ["--listen", f"unix:{folder}/s"]
-        scheduler = start_daemon(
+        _, scheduler = start_daemon(
             stack, "scheduler", folder, "aegaeon_scheduler", [*listen, "--policy", policy]
         )
         workers = [
@@ -47,7 +47,7 @@ def live_service(policy: str, topology: Topology, sizes: NodeSizes) -> Iterator[
         ]
         service = stack.enter_context(LLMService(address=scheduler))
         # A worker that serves has yet to register.
-        _wait_for_workers(service, len(workers))
+        wait_for_workers(service, len(workers))
         yield service
 
 
@@ -73,19 +73,20 @@ def worker_flags(folder: str, scheduler: str, index: int, role: str, sizes: Node
 
 def start_daemon(
     stack: ExitStack, name: str, folder: Path, module: str, flags: Sequence[str]
-) -> str:
-    """A daemon that ends with ``stack``; returns its address once it serves."""
+) -> tuple[Child, str]:
+    """A daemon that ends with ``stack``, and its address, once it serves."""
     child = Child(name, [*daemon_command(module), *flags], folder / f"{name}.log")
-    stack.callback(_stop, child)
+    stack.callback(stop_daemon, child)
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline:
         address = child.poll_ready(0.1)
         if address is not None:
-            return address
+            return child, address
     raise TimeoutError(f"{name} did not serve in {_READY_S:.0f} s:\n{child.log_tail()}")
 
 
-def _wait_for_workers(service: LLMService, count: int) -> None:
+def wait_for_workers(service: LLMService, count: int) -> None:
+    """Return once so many are connected to the scheduler."""
     deadline = time.monotonic() + _READY_S
     while sum(worker.connected for worker in service.runtime().workers) < count:
         if time.monotonic() > deadline:
@@ -93,6 +94,7 @@ def _wait_for_workers(service: LLMService, count: int) -> None:
         time.sleep(0.05)
 
 
-def _stop(child: Child) -> None:
+def stop_daemon(child: Child) -> None:
+    """Return once it has ended; idempotent."""
     child.ask_to_stop()
     child.stop(time.monotonic() + STOP_GRACE_S)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from aegaeon import LLMService, NodeConfig, Request
+from aegaeon import LLMService, NodeConfig, Request, StepOutput
 from aegaeon.model_spec import ModelSpec
 from benchmarks.workload import Run
 
@@ -52,6 +54,24 @@ class WholeStack:
     def generate(self, prompts: list[list[int]], new_tokens: int) -> Run:
         """Serve every prompt at once."""
         start = time.perf_counter()
+        outputs = self._serve(prompts, new_tokens, start)
+        seconds = time.perf_counter() - start
+        return Run(seconds, [[step.new_token_id for step in output] for output in outputs])
+
+    def step_ms(self, prompts: list[list[int]], new_tokens: int) -> list[float]:
+        """Serve every prompt at once: times between steps in which all of them got a token, as the
+        scheduler heard of them."""
+        outputs = self._serve(prompts, new_tokens, time.perf_counter())
+        tokens = Counter(step.received_unix_ns for output in outputs for step in output)
+        return [
+            (after - before) / 1e6
+            for before, after in pairwise(sorted(tokens))
+            if tokens[before] == tokens[after] == len(prompts)
+        ]
+
+    def _serve(
+        self, prompts: list[list[int]], new_tokens: int, start: float
+    ) -> list[list[StepOutput]]:
         requests = [
             Request(
                 model=self._model,
@@ -63,9 +83,9 @@ class WholeStack:
             )
             for number, prompt in enumerate(prompts)
         ]
-        tokens = []
+        outputs = []
         for output in self._service.serve(requests):
             if isinstance(output, BaseException):
                 raise output
-            tokens.append([step.new_token_id for step in output])
-        return Run(time.perf_counter() - start, tokens)
+            outputs.append(output)
+        return outputs
