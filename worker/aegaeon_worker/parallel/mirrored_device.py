@@ -14,6 +14,7 @@ import torch
 from aegaeon_worker.device.interface import CopyLane, CopyMark, CopyTail, Device, VirtualRange
 from aegaeon_worker.device.pool import DevicePool
 from aegaeon_worker.kv.host_slabs import HostSlabs
+from aegaeon_worker.parallel.errors import GroupBroken
 from aegaeon_worker.parallel.followers import Followers
 from aegaeon_worker.parallel.frames import Kind, number_frame, object_frame
 
@@ -21,7 +22,7 @@ LANES = (CopyLane.WEIGHTS, CopyLane.KV)
 
 
 class MirroredRange:
-    """A ``VirtualRange`` that every rank has."""
+    """A ``VirtualRange`` that every rank has; ``GroupBroken`` means that nothing has changed."""
 
     def __init__(
         self, own: VirtualRange, number: int, lane: CopyLane, followers: Followers
@@ -51,14 +52,19 @@ class MirroredRange:
         wanted = list(positions)
         self.own.map(wanted)
         if wanted:
-            self._tell(Kind.MAP, wanted)
+            try:
+                self._tell(Kind.MAP, wanted)
+            except GroupBroken:
+                self.own.unmap(wanted)
+                raise
 
     def unmap(self, positions: Iterable[int]) -> None:
         """See ``VirtualRange``."""
         leaving = list(positions)
-        self.own.unmap(leaving)
+        # First, so that nothing has changed here when a rank is gone.
         if leaving:
             self._tell(Kind.UNMAP, leaving)
+        self.own.unmap(leaving)
 
     def tensor(self, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         """See ``VirtualRange``."""
@@ -66,8 +72,8 @@ class MirroredRange:
 
     def release(self) -> None:
         """See ``VirtualRange``."""
-        self.own.release()
         self._tell(Kind.RELEASE, ())
+        self.own.release()
 
     def _tell(self, kind: Kind, positions: Iterable[int]) -> None:
         if not self._followers.closed:
@@ -122,15 +128,19 @@ class MirroredDevice:
         own = self._own.reserve(name, nbytes, lane)
         self._numbers += 1
         reserved = MirroredRange(own, self._numbers, lane, self._followers)
-        self._followers.send(
-            object_frame(
-                Kind.RESERVE,
-                number=reserved.number,
-                name=name,
-                nbytes=nbytes,
-                lane=LANES.index(lane),
+        try:
+            self._followers.send(
+                object_frame(
+                    Kind.RESERVE,
+                    number=reserved.number,
+                    name=name,
+                    nbytes=nbytes,
+                    lane=LANES.index(lane),
+                )
             )
-        )
+        except GroupBroken:
+            own.release()
+            raise
         return reserved
 
     def fence_copies(self) -> None:
