@@ -37,6 +37,7 @@ class Daemon:
     ) -> None:
         self.log = log
         self.address = ""
+        self._listen = dict(itertools.pairwise(flags)).get("--listen", "")
         self._ready, write = os.pipe()
         with log.open("ab") as output:
             self.process = subprocess.Popen(
@@ -68,8 +69,7 @@ class Daemon:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-        if self.address.startswith("unix:"):  # the kernel leaves the socket
-            Path(self.address.removeprefix("unix:")).unlink(missing_ok=True)
+        self._tidy()
 
     def stop(self) -> None:
         """A clean stop."""
@@ -84,9 +84,15 @@ class Daemon:
                 self.process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 self.kill()
+        self._tidy()
         if self._ready >= 0:
             os.close(self._ready)
             self._ready = -1
+
+    def _tidy(self) -> None:
+        """Remove the socket of one that was killed, by whomever: the kernel leaves it."""
+        if self.process.returncode == -signal.SIGKILL and self._listen.startswith("unix:"):
+            Path(self._listen.removeprefix("unix:")).unlink(missing_ok=True)
 
 
 class Daemons:
