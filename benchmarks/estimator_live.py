@@ -6,7 +6,6 @@ import asyncio
 import random
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from aegaeon_scheduler.config import DaemonConfig
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.cluster import Cluster
 from aegaeon_scheduler.service.server import SchedulerServer
-from benchmarks.live_daemons import start_daemon, worker_flags
+from benchmarks.live_daemons import start_daemon, wait_for_workers, worker_flags
 from benchmarks.service import NodeSizes
 
 _START_S = 30.0
@@ -112,20 +111,12 @@ def record_live(
         address, recorder = stack.enter_context(recording_scheduler(f"unix:{folder}/s"))
         flags = worker_flags(f"unix:{folder}", address, 0, "simple", sizes)
         start_daemon(stack, "w0", folder, "aegaeon_worker", flags)
-        _wait_for_engine(recorder.cluster)
         service = stack.enter_context(LLMService(address=address))
+        wait_for_workers(service, 1)
         for model in models:
             asyncio.run(service.deploy_model_replicas(model))
         service.replay(folder / "replay", _load(models, seconds, seed))
     return recorder.found
-
-
-def _wait_for_engine(cluster: Cluster) -> None:
-    deadline = time.monotonic() + _START_S
-    while not any(engine.ready for engine in list(cluster.state.engines.values())):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the worker did not connect within {_START_S:.0f} s")
-        time.sleep(0.05)
 
 
 def _load(models: Sequence[ModelSpec], seconds: float, seed: int) -> list[Request]:
