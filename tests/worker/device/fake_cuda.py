@@ -144,6 +144,9 @@ class FakeCuda:
         self._called("cuStreamSynchronize")
         self._run(stream, len(self.streams[stream].queued))
 
+    def idle(self, stream: int) -> bool:
+        return self.streams[stream].executed == len(self.streams[stream].queued)
+
     def event(self) -> int:
         handle = next(self._handles)
         self.events[handle] = (COMPUTE, 0)

@@ -102,6 +102,21 @@ def test_a_chunk_size_that_the_device_cannot_map_is_refused(driver: FakeCuda) ->
         CudaDevice(driver, 4, CHUNK + 4096)
 
 
+def test_what_is_left_to_copy_is_nothing_where_nothing_was_queued(
+    device: CudaDevice, driver: FakeCuda, host: torch.Tensor
+) -> None:
+    target = device.reserve("a", CHUNK, CopyLane.WEIGHTS)
+    target.map([0])
+    assert device.tail().done
+    device.copy_in(target, 0, host[:CHUNK])
+    tail = device.tail()
+    assert not tail.done
+    assert tail.remaining_ns(CopyLane.KV) == 0
+    assert not tail.done, "asking for one lane has waited for the other"
+    assert tail.remaining_ns(CopyLane.WEIGHTS) > 0
+    assert tail.done
+
+
 def test_host_memory_is_pinned_in_pieces_and_no_copy_crosses_two(
     device: CudaDevice, driver: FakeCuda, host: torch.Tensor
 ) -> None:

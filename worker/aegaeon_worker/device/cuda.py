@@ -54,13 +54,17 @@ class CudaMark:
 
 
 class CudaTail:
-    """Timers at the ends of the copy streams."""
+    """Timers at the ends of the copy streams that have something left."""
 
     def __init__(self, driver: CudaDriver, idle: int, lanes: Mapping[CopyLane, list[int]]) -> None:
         """``idle`` is a stream with nothing in it; ``lanes`` are those of each lane."""
         self._driver = driver
         self._now = self._timer(idle)
-        self._ends = {lane: [self._timer(s) for s in streams] for lane, streams in lanes.items()}
+        # A timer takes a moment to happen in an empty stream too, and would count as a copy.
+        self._ends = {
+            lane: [self._timer(s) for s in streams if not driver.idle(s)]
+            for lane, streams in lanes.items()
+        }
 
     @property
     def done(self) -> bool:
@@ -69,7 +73,8 @@ class CudaTail:
 
     def remaining_ns(self, lane: CopyLane) -> int:
         """See ``CopyTail``."""
-        return max(0, *(self._driver.elapsed_ns(self._now, end) for end in self._ends[lane]))
+        times = [self._driver.elapsed_ns(self._now, end) for end in self._ends[lane]]
+        return max([0, *times])
 
     def __del__(self) -> None:
         for event in (self._now, *(end for ends in self._ends.values() for end in ends)):

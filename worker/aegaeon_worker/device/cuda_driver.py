@@ -66,6 +66,9 @@ class CudaDriver(Protocol):
     def synchronize(self, stream: int) -> None:
         """Block until a stream is empty."""
 
+    def idle(self, stream: int) -> bool:
+        """Whether a stream is empty; never blocks."""
+
     def event(self) -> int:
         """Create an event."""
 
@@ -195,6 +198,10 @@ class BoundDriver:
         """See ``CudaDriver``."""
         self._call("cuStreamSynchronize", stream)
 
+    def idle(self, stream: int) -> bool:
+        """See ``CudaDriver``."""
+        return self._happened("cuStreamQuery", stream)
+
     def event(self) -> int:
         """See ``CudaDriver``."""
         flag = self._api.CUevent_flags.CU_EVENT_DISABLE_TIMING
@@ -224,11 +231,7 @@ class BoundDriver:
 
     def done(self, event: int) -> bool:
         """See ``CudaDriver``."""
-        result = self._api.CUresult
-        (code,) = self._api.cuEventQuery(event)
-        if code not in (result.CUDA_SUCCESS, result.CUDA_ERROR_NOT_READY):
-            raise self._failure("cuEventQuery", code)
-        return bool(code == result.CUDA_SUCCESS)
+        return self._happened("cuEventQuery", event)
 
     def copy_in(self, address: int, host: int, nbytes: int, stream: int) -> None:
         """See ``CudaDriver``."""
@@ -269,6 +272,13 @@ class BoundDriver:
         if int(code) != 0:
             raise self._failure(name, code)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _happened(self, query: str, handle: int) -> bool:
+        """Ask something that never blocks."""
+        (code,) = getattr(self._api, query)(handle)
+        if code not in (self._api.CUresult.CUDA_SUCCESS, self._api.CUresult.CUDA_ERROR_NOT_READY):
+            raise self._failure(query, code)
+        return bool(code == self._api.CUresult.CUDA_SUCCESS)
 
     def _failure(self, name: str, code: Any) -> CudaError:
         return CudaError(name, int(code), getattr(code, "name", str(code)))
