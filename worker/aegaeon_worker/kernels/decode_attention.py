@@ -47,9 +47,10 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr, SPLITS: tl.constexpr, TOKENS: tl.constexpr, WINDOW: tl.constexpr,
     ALL: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    item = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    split = tl.program_id(2)
+    # Heads first: those of a sequence, whose keys lie side by side in memory, run at once.
+    kv_head = tl.program_id(0)
+    split = tl.program_id(1)
+    item = tl.program_id(2)
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -167,7 +168,7 @@ def decode_attention(
     sequences = rows.context_lens if rows.sequences is None else rows.sequences
     row_index = rows.context_lens if rows.rows is None else rows.rows
     launch(
-        _decode_kernel, (count, kv_heads, splits),
+        _decode_kernel, (kv_heads, splits, count),
         query, kv, rows.block_tables, rows.context_lens, sequences, row_index, out, partial, lse,
         rows.block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
         kv.stride(3), kv.stride(4), scale * _LOG2E, window or 0,
@@ -175,7 +176,7 @@ def decode_attention(
         HEADS=heads, DIM=dim, TILE=_TILE, SPLITS=splits, TOKENS=BLOCK_TOKENS,
         WINDOW=window is not None, ALL=everything,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
-        num_warps=4, num_stages=3 if count * kv_heads * splits > _PROGRAMS else 2,
+        num_warps=4, num_stages=3,
     )  # fmt: skip
     if splits > 1:
         launch(

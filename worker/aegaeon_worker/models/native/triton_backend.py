@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from aegaeon_worker.kernels.activation import silu_mul
+from aegaeon_worker.kernels.cut_linear import can_cut, cut_linear
 from aegaeon_worker.kernels.decode_attention import (
     DecodeSequences,
     choose_splits,
@@ -20,12 +21,7 @@ from aegaeon_worker.kernels.dense_attention import (
     dense_tokens,
     plan_dense,
 )
-from aegaeon_worker.kernels.narrow_linear import (
-    MAX_ROWS,
-    MAX_SWIGLU_ROWS,
-    narrow_linear,
-    narrow_swiglu,
-)
+from aegaeon_worker.kernels.narrow_linear import MAX_ROWS, can_gate, narrow_linear, narrow_swiglu
 from aegaeon_worker.kernels.norm import add_norm
 from aegaeon_worker.kernels.prefill_attention import PrefillTiles, prefill_attention
 from aegaeon_worker.kernels.rotary import RotaryTables, rotary_tables, rotate_and_store
@@ -48,11 +44,13 @@ class TritonBackend:
         """See ``Backend``."""
         if x.shape[0] <= MAX_ROWS:
             return narrow_linear(x, weight, bias)
+        if can_cut(x, weight):
+            return cut_linear(x, weight, bias)
         return F.linear(x, weight, bias)
 
     def swiglu(self, x: torch.Tensor, gate_up: torch.Tensor) -> torch.Tensor:
         """See ``Backend``."""
-        if x.shape[0] <= MAX_SWIGLU_ROWS:
+        if can_gate(x, gate_up):
             return narrow_swiglu(x, gate_up)
         return silu_mul(F.linear(x, gate_up))
 
