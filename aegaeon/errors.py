@@ -37,6 +37,7 @@ class ErrorReason(enum.Enum):
     UNAUTHENTICATED = 21
     PERMISSION_DENIED = 22
     KV_NOT_FOUND = 23
+    FEATURE_MISSING = 24
 
 
 class AegaeonError(Exception):

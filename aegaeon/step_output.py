@@ -36,6 +36,5 @@ class StepOutput(NamedTuple):
     #: On the last token: tokens of the prompt whose KV was there already.
     cached_tokens: int = 0
     #: On the first token, if `Request.prompt_logprobs` asks for it: an entry per token of the
-    #: prompt, None for its first one, which nothing stands before. None where the daemons are of a
-    #: release that tells no such thing.
+    #: prompt, None for its first one, which nothing stands before.
     prompt_logprobs: list[PromptLogprob | None] | None = None

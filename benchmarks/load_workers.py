@@ -14,7 +14,9 @@ from typing import Any
 import grpc
 import uvloop
 
+from aegaeon.capability import OF_WORKER
 from aegaeon.rpc.channel import open_channel, server_options
+from aegaeon.rpc.needs import contract_names
 from aegaeon.rpc.version import CONTRACT_VERSION
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2
 from benchmarks.load_engine import BATCH, ENGINES, Pace, StubEngine, model_facts
@@ -57,6 +59,7 @@ async def register(
     answer: cluster_pb2.RegisterWorkerResponse = await scheduler.RegisterWorker(  # type: ignore[misc]
         cluster_pb2.RegisterWorkerRequest(
             contract_version=CONTRACT_VERSION,
+            capabilities=contract_names(OF_WORKER),
             node_id=f"node{engine.number}",
             address=address,
             device=cluster_pb2.DeviceFacts(

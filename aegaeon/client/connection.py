@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 import grpc
+from google.protobuf.message import Message
 
+from aegaeon.client.capabilities import scheduler_capabilities
 from aegaeon.client.messages import to_model_spec
 from aegaeon.client.policies import Policies
 from aegaeon.config.schema import PlacementPolicyName, RoutingPolicyName
@@ -22,9 +24,16 @@ from aegaeon.errors import AegaeonError, ErrorReason, UnavailableError
 from aegaeon.model_spec import ModelSpec
 from aegaeon.node_config import NodeConfig
 from aegaeon.rpc.channel import open_channel
+from aegaeon.rpc.needs import SCHEDULER, check_scheduler
 from aegaeon.rpc.status import from_detail, from_rpc_error
 from aegaeon.security.settings import SecuritySettings
-from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, model_pb2_grpc
+from aegaeon.v1 import (
+    cluster_pb2,
+    cluster_pb2_grpc,
+    inference_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+)
 
 ProgressCallback = Callable[[DeployProgress], None]
 
@@ -56,6 +65,7 @@ class Connection:
             security = SecuritySettings.from_environment()
         self.channel = open_channel(address, security)
         self._cluster = cluster_pb2_grpc.ClusterServiceStub(self.channel)
+        self._inference = inference_pb2_grpc.InferenceServiceStub(self.channel)
         self._models = model_pb2_grpc.ModelServiceStub(self.channel)
 
     async def close(self) -> None:
@@ -120,6 +130,7 @@ class Connection:
             spec=to_model_spec(spec), replica_count=replica_count, node_ids=node_ids
         )
         async with _errors():
+            await self._check(request)
             async for response in self._models.DeployModel(request):
                 if response.HasField("result"):
                     return _outcome(response.result)
@@ -134,6 +145,12 @@ class Connection:
             response = await self._models.UndeployModel(request)
         failed = {failure.node_id: from_detail(failure.error) for failure in response.failed}
         return UndeployOutcome(removed=tuple(response.removed_node_ids), failed=failed)
+
+    async def _check(self, request: Message) -> None:
+        """Raise PreconditionError where the scheduler would ignore part of a request."""
+        needs = SCHEDULER.needs(request)
+        if needs:
+            check_scheduler(needs, await scheduler_capabilities(self._inference))
 
     async def get_model(self, name: str) -> model_pb2.ModelInfo:
         """A deployed model."""

@@ -85,19 +85,12 @@ class PendingRequest:
     def add(self, step: StepOutput) -> None:
         """Take in a token."""
         if self._prompt and not self.steps:
-            step = self._with_prompt(step)
+            step = step._replace(prompt_logprobs=self._prompt)  # all of it is told by now
         self.steps.append(step)
         self.lost_since = None
         if self._waiter is not None:
             self._waiter.set()
             self._waiter = None
-
-    def _with_prompt(self, step: StepOutput) -> StepOutput:
-        """The first token with what was told of its prompt; daemons of an older release tell less
-        than all of it."""
-        if len(self._prompt) != len(self._request.prompt_token_ids):
-            return step
-        return step._replace(prompt_logprobs=self._prompt)
 
     def add_prompt(self, start: int, entries: list[PromptLogprob]) -> None:
         """Take in what is told of the prompt's tokens from ``start`` on; nothing is told twice."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from itertools import islice
 from typing import Any, Self
 
 import grpc
 
+from aegaeon.client.capabilities import scheduler_capabilities
 from aegaeon.client.log_probabilities import prompt_pieces, steps_with_log_probabilities
 from aegaeon.client.outbox import Outbox
 from aegaeon.client.pending import PendingRequest
@@ -34,7 +35,6 @@ _RETURNING = frozenset(
         ErrorReason.QUEUE_FULL,
     )
 )
-_GROUPED = inference_pb2.CAPABILITY_GROUPED_SUBMISSIONS
 #: Time after a request's deadline in which the scheduler may say so itself, in seconds.
 _DEADLINE_GRACE_S = 1.0
 
@@ -141,8 +141,8 @@ class Session:
         call = None
         try:
             # Asked for every stream: another release may have taken the scheduler's place.
-            grouped = _GROUPED in await _capabilities(self._stub)
-            call = self._stub.Session(self._outbox.messages(grouped=grouped))
+            known = await scheduler_capabilities(self._stub)
+            call = self._stub.Session(self._outbox.messages(known, self._refuse))
             async for response in call:
                 self._take_tokens(response)
                 for delta in response.deltas:
@@ -242,6 +242,11 @@ class Session:
         if not runner.cancelled() and (fault := runner.exception()) is not None:
             self._fail_all(AegaeonError(f"the client's session failed: {fault!r}"))
 
+    def _refuse(self, stream_id: int, error: AegaeonError) -> None:
+        pending = self._pending.get(stream_id)
+        if pending is not None:
+            self._fail(pending, error)
+
     def _fail(self, pending: PendingRequest, error: AegaeonError) -> None:
         del self._pending[pending.stream_id]
         pending.fail(error)
@@ -249,19 +254,6 @@ class Session:
     def _fail_all(self, error: AegaeonError) -> None:
         for pending in list(self._pending.values()):
             self._fail(pending, error)
-
-
-async def _capabilities(
-    stub: inference_pb2_grpc.InferenceServiceAsyncStub,
-) -> Collection[inference_pb2.Capability]:
-    """What the scheduler understands. Raises AioRpcError."""
-    try:
-        answer = await stub.GetCapabilities(inference_pb2.GetCapabilitiesRequest())
-    except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # of a release before there were any
-            return ()
-        raise
-    return answer.capabilities
 
 
 def _is_loss(code: grpc.StatusCode, problem: AegaeonError) -> bool:

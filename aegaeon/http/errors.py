@@ -41,6 +41,7 @@ TABLE: dict[ErrorReason, tuple[int, str, str]] = {
     ErrorReason.MODEL_CONFLICT: (409, INVALID, "model_conflict"),
     ErrorReason.UNAUTHENTICATED: (401, INVALID, "invalid_api_key"),
     ErrorReason.PERMISSION_DENIED: (403, INVALID, "permission_denied"),
+    ErrorReason.FEATURE_MISSING: (501, "server_error", "feature_missing"),
 }
 #: Fields of the contract under the names that HTTP has for them.
 _FIELDS = {

@@ -54,6 +54,7 @@ TABLE: dict[ErrorReason, tuple[grpc.StatusCode, type[AegaeonError]]] = {
         errors.PermissionDeniedError,
     ),
     ErrorReason.KV_NOT_FOUND: (grpc.StatusCode.NOT_FOUND, errors.NotFoundError),
+    ErrorReason.FEATURE_MISSING: (grpc.StatusCode.FAILED_PRECONDITION, errors.PreconditionError),
 }
 
 #: For statuses that carry no detail: made by gRPC itself (limits, lost connections, deadlines).
@@ -67,6 +68,8 @@ _BARE_CODES: dict[grpc.StatusCode, ErrorReason] = {
     grpc.StatusCode.CANCELLED: ErrorReason.SHUTTING_DOWN,
     grpc.StatusCode.UNAUTHENTICATED: ErrorReason.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED: ErrorReason.PERMISSION_DENIED,
+    # By a server of a release before the call existed.
+    grpc.StatusCode.UNIMPLEMENTED: ErrorReason.FEATURE_MISSING,
 }
 
 #: To try again after, in seconds: google.protobuf.Duration has a bound, and nobody waits longer.

@@ -1,4 +1,5 @@
 from aegaeon.v1 import errors_pb2 as _errors_pb2
+from aegaeon.v1 import inference_pb2 as _inference_pb2
 from aegaeon.v1 import model_pb2 as _model_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -121,7 +122,7 @@ class NodeMemory(_message.Message):
     def __init__(self, cpu_num_slabs: _Optional[int] = ..., cpu_slab_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ...) -> None: ...
 
 class RegisterWorkerRequest(_message.Message):
-    __slots__ = ("contract_version", "node_id", "worker_index", "address", "device", "memory", "incarnation", "pid", "max_batch_sequences", "role", "tensor_parallel_size")
+    __slots__ = ("contract_version", "node_id", "worker_index", "address", "device", "memory", "incarnation", "pid", "max_batch_sequences", "role", "tensor_parallel_size", "capabilities")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +134,7 @@ class RegisterWorkerRequest(_message.Message):
     MAX_BATCH_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     node_id: str
     worker_index: int
@@ -144,17 +146,20 @@ class RegisterWorkerRequest(_message.Message):
     max_batch_sequences: int
     role: EngineRole
     tensor_parallel_size: int
-    def __init__(self, contract_version: _Optional[int] = ..., node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., max_batch_sequences: _Optional[int] = ..., role: _Optional[_Union[EngineRole, str]] = ..., tensor_parallel_size: _Optional[int] = ...) -> None: ...
+    capabilities: _containers.RepeatedScalarFieldContainer[_inference_pb2.Capability]
+    def __init__(self, contract_version: _Optional[int] = ..., node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., max_batch_sequences: _Optional[int] = ..., role: _Optional[_Union[EngineRole, str]] = ..., tensor_parallel_size: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_inference_pb2.Capability, str]]] = ...) -> None: ...
 
 class RegisterWorkerResponse(_message.Message):
-    __slots__ = ("epoch", "lease_ttl_ns", "contract_version")
+    __slots__ = ("epoch", "lease_ttl_ns", "contract_version", "capabilities")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEASE_TTL_NS_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     lease_ttl_ns: int
     contract_version: int
-    def __init__(self, epoch: _Optional[int] = ..., lease_ttl_ns: _Optional[int] = ..., contract_version: _Optional[int] = ...) -> None: ...
+    capabilities: _containers.RepeatedScalarFieldContainer[_inference_pb2.Capability]
+    def __init__(self, epoch: _Optional[int] = ..., lease_ttl_ns: _Optional[int] = ..., contract_version: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_inference_pb2.Capability, str]]] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
     __slots__ = ("epoch",)
@@ -251,7 +256,7 @@ class KvLink(_message.Message):
     def __init__(self, source_node_id: _Optional[str] = ..., target_node_id: _Optional[str] = ..., transport: _Optional[_Union[KvTransport, str]] = ..., transfers: _Optional[int] = ..., interruptions: _Optional[int] = ..., bytes: _Optional[int] = ..., time_ns: _Optional[int] = ..., bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("node_id", "worker_index", "epoch", "address", "device", "memory", "pid", "connected", "usage", "draining", "contract_version", "rank")
+    __slots__ = ("node_id", "worker_index", "epoch", "address", "device", "memory", "pid", "connected", "usage", "draining", "contract_version", "rank", "capabilities")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +269,7 @@ class WorkerInfo(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     worker_index: int
     epoch: int
@@ -276,7 +282,8 @@ class WorkerInfo(_message.Message):
     draining: bool
     contract_version: int
     rank: int
-    def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., pid: _Optional[int] = ..., connected: _Optional[bool] = ..., usage: _Optional[_Union[WorkerMemory, _Mapping]] = ..., draining: _Optional[bool] = ..., contract_version: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+    capabilities: _containers.RepeatedScalarFieldContainer[_inference_pb2.Capability]
+    def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., pid: _Optional[int] = ..., connected: _Optional[bool] = ..., usage: _Optional[_Union[WorkerMemory, _Mapping]] = ..., draining: _Optional[bool] = ..., contract_version: _Optional[int] = ..., rank: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_inference_pb2.Capability, str]]] = ...) -> None: ...
 
 class WorkerMemory(_message.Message):
     __slots__ = ("device_weight_bytes", "device_kv_bytes", "device_free_bytes", "host_kv_bytes", "weight_cache_bytes", "sequences", "prefix_device_bytes", "prefix_host_bytes", "prefix_queried_tokens", "prefix_reused_tokens", "device_graph_bytes")

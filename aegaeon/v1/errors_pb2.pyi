@@ -33,6 +33,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
     ERROR_REASON_PERMISSION_DENIED: _ClassVar[ErrorReason]
     ERROR_REASON_KV_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_FEATURE_MISSING: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_EMPTY_PROMPT: ErrorReason
 ERROR_REASON_PROMPT_TOO_LONG: ErrorReason
@@ -57,6 +58,7 @@ ERROR_REASON_MODEL_CONFLICT: ErrorReason
 ERROR_REASON_UNAUTHENTICATED: ErrorReason
 ERROR_REASON_PERMISSION_DENIED: ErrorReason
 ERROR_REASON_KV_NOT_FOUND: ErrorReason
+ERROR_REASON_FEATURE_MISSING: ErrorReason
 
 class ErrorDetail(_message.Message):
     __slots__ = ("reason", "message", "metadata")

@@ -19,12 +19,24 @@ class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     CAPABILITY_UNSPECIFIED: _ClassVar[Capability]
     CAPABILITY_GROUPED_SUBMISSIONS: _ClassVar[Capability]
+    CAPABILITY_CONSTRAINTS: _ClassVar[Capability]
+    CAPABILITY_PROMPT_LOGPROBS: _ClassVar[Capability]
+    CAPABILITY_PREFIX_ISOLATION: _ClassVar[Capability]
+    CAPABILITY_TOOL_PARSERS: _ClassVar[Capability]
+    CAPABILITY_KV_FETCH: _ClassVar[Capability]
+    CAPABILITY_TENSOR_PARALLELISM: _ClassVar[Capability]
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_CANCELLED: FinishReason
 CAPABILITY_UNSPECIFIED: Capability
 CAPABILITY_GROUPED_SUBMISSIONS: Capability
+CAPABILITY_CONSTRAINTS: Capability
+CAPABILITY_PROMPT_LOGPROBS: Capability
+CAPABILITY_PREFIX_ISOLATION: Capability
+CAPABILITY_TOOL_PARSERS: Capability
+CAPABILITY_KV_FETCH: Capability
+CAPABILITY_TENSOR_PARALLELISM: Capability
 
 class StopConditions(_message.Message):
     __slots__ = ("max_new_tokens", "min_new_tokens", "eos_token_ids", "stop_token_ids", "ignore_eos", "max_model_len")

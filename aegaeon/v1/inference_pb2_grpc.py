@@ -102,8 +102,8 @@ class InferenceServiceServicer:
 
     def GetCapabilities(self, request, context):
         """What this server understands beyond what every release does. Clients of a later release ask
-        before they send it, since an unknown field is ignored, and what it asks for never answered. A
-        server that answers UNIMPLEMENTED has none of the capabilities.
+        before they send it, since an unknown field is ignored, and what it asks for left undone or never
+        answered. A server that answers UNIMPLEMENTED has none of the capabilities.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

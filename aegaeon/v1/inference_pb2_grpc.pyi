@@ -66,8 +66,8 @@ class InferenceServiceStub:
     """
     GetCapabilities: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GetCapabilitiesRequest, _inference_pb2.GetCapabilitiesResponse]
     """What this server understands beyond what every release does. Clients of a later release ask
-    before they send it, since an unknown field is ignored, and what it asks for never answered. A
-    server that answers UNIMPLEMENTED has none of the capabilities.
+    before they send it, since an unknown field is ignored, and what it asks for left undone or never
+    answered. A server that answers UNIMPLEMENTED has none of the capabilities.
     """
     UseBudget: _grpc.UnaryUnaryMultiCallable[_inference_pb2.UseBudgetRequest, _inference_pb2.UseBudgetResponse]
     """Takes from what a holder may use per minute, which is kept here so that all gateways that ask for
@@ -116,8 +116,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """
     GetCapabilities: _aio.UnaryUnaryMultiCallable[_inference_pb2.GetCapabilitiesRequest, _inference_pb2.GetCapabilitiesResponse]  # type: ignore[assignment]
     """What this server understands beyond what every release does. Clients of a later release ask
-    before they send it, since an unknown field is ignored, and what it asks for never answered. A
-    server that answers UNIMPLEMENTED has none of the capabilities.
+    before they send it, since an unknown field is ignored, and what it asks for left undone or never
+    answered. A server that answers UNIMPLEMENTED has none of the capabilities.
     """
     UseBudget: _aio.UnaryUnaryMultiCallable[_inference_pb2.UseBudgetRequest, _inference_pb2.UseBudgetResponse]  # type: ignore[assignment]
     """Takes from what a holder may use per minute, which is kept here so that all gateways that ask for
@@ -181,8 +181,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.GetCapabilitiesResponse, _abc.Awaitable[_inference_pb2.GetCapabilitiesResponse]]:
         """What this server understands beyond what every release does. Clients of a later release ask
-        before they send it, since an unknown field is ignored, and what it asks for never answered. A
-        server that answers UNIMPLEMENTED has none of the capabilities.
+        before they send it, since an unknown field is ignored, and what it asks for left undone or never
+        answered. A server that answers UNIMPLEMENTED has none of the capabilities.
         """
 
     @_abc_1.abstractmethod

@@ -19,9 +19,11 @@ from typing import Any
 
 import grpc
 
+from aegaeon.capability import OF_SCHEDULER, Capabilities, Capability
 from aegaeon.errors import ErrorReason, NotFoundError, PreconditionError
 from aegaeon.rpc.channel import server_options
 from aegaeon.rpc.daemon import StopSignal, announce_ready, run_daemon
+from aegaeon.rpc.needs import contract_names
 from aegaeon.rpc.status import abort, to_detail
 from aegaeon.v1 import (
     cluster_pb2,
@@ -48,15 +50,13 @@ class StubState:
     #: Aborts the session after so many tokens, those told of prompts included, once per entry.
     break_after: list[int] = field(default_factory=list)
     break_code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
-    #: Knows capabilities, and submissions that come in groups.
-    knows_groups: bool = True
+    #: What it understands; None is a release of before there were capabilities.
+    capabilities: Capabilities | None = OF_SCHEDULER
     #: Submissions of each message.
     groups: list[int] = field(default_factory=list)
     #: Answers so many submissions with "model not found", as a scheduler that has just started.
     not_found: int = 0
     fail_deploy: bool = False
-    #: Knows nothing of log-probabilities of prompts, as an older release.
-    older: bool = False
 
 
 class StubInference(inference_pb2_grpc.InferenceServiceServicer):
@@ -97,15 +97,16 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
                 task.cancel()
 
     async def GetCapabilities(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if not self._state.knows_groups:
+        if self._state.capabilities is None:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-        grouped = inference_pb2.CAPABILITY_GROUPED_SUBMISSIONS
-        return inference_pb2.GetCapabilitiesResponse(capabilities=[grouped])
+        told = contract_names(self._state.capabilities)
+        return inference_pb2.GetCapabilitiesResponse(capabilities=told)
 
     def _submits(self, message: inference_pb2.SessionRequest) -> list[inference_pb2.SessionSubmit]:
         if message.HasField("submit"):
             return [message.submit]
-        return list(message.submits.submits) if self._state.knows_groups else []
+        grouped = Capability.GROUPED_SUBMISSIONS in (self._state.capabilities or ())
+        return list(message.submits.submits) if grouped else []
 
     async def _serve(self, submit: inference_pb2.SessionSubmit, out: asyncio.Queue[Any]) -> None:
         try:
@@ -122,7 +123,7 @@ class StubInference(inference_pb2_grpc.InferenceServiceServicer):
             end = inference_pb2.SessionDelta(stream_id=submit.stream_id, error=to_detail(error))
             await out.put(inference_pb2.SessionResponse(deltas=[end]))
             return
-        if request.HasField("prompt_logprobs") and not self._state.older:
+        if request.HasField("prompt_logprobs"):
             for start in range(
                 max(1, request.told_prompt_tokens), len(request.prompt_token_ids), 2
             ):

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aegaeon.capability import NO_CAPABILITIES, OF_SCHEDULER, Capabilities
 from aegaeon.client import outbox as module
 from aegaeon.client.outbox import Outbox
+from aegaeon.errors import AegaeonError
 from aegaeon.v1 import inference_pb2
 
 _DEADLINE_S = 10.0
@@ -20,17 +22,22 @@ def submission(stream_id: int, tokens: int = 1) -> inference_pb2.SessionSubmit:
     return inference_pb2.SessionSubmit(stream_id=stream_id, request=request)
 
 
+def _refuse(stream_id: int, error: AegaeonError) -> None:
+    raise AssertionError(f"{stream_id} is refused: {error}")
+
+
 def sent(
-    fill: Callable[[Outbox], None], *, grouped: bool = True
+    fill: Callable[[Outbox], None], known: Capabilities = OF_SCHEDULER
 ) -> list[inference_pb2.SessionRequest]:
-    """All messages of what ``fill`` puts in; it must end with a cancel of stream 0."""
+    """All messages of what ``fill`` puts in, for a scheduler that knows this; it must end with a
+    cancel of stream 0, and nothing is refused."""
 
     async def collect() -> list[inference_pb2.SessionRequest]:
         outbox = Outbox()
         fill(outbox)
         found = []
         async with asyncio.timeout(_DEADLINE_S):
-            async for message in outbox.messages(grouped=grouped):
+            async for message in outbox.messages(known, _refuse):
                 if message.HasField("cancel") and message.cancel.stream_id == 0:
                     break
                 found.append(message)
@@ -87,7 +94,7 @@ def test_everything_leaves_on_its_own_where_groups_are_not_understood(entries: l
         outbox.put(inference_pb2.SessionCancel(stream_id=0))
 
     order = []
-    for message in sent(fill, grouped=False):
+    for message in sent(fill, NO_CAPABILITIES):
         kind = message.WhichOneof("message")
         assert kind in ("submit", "cancel")
         order.append((kind == "submit", getattr(message, kind).stream_id))

@@ -57,12 +57,3 @@ def test_what_is_no_number_is_refused(service: LLMService) -> None:
     [outcome] = service.serve([request([5, 6], -1)])
     assert isinstance(outcome, InvalidRequestError)
     assert "prompt_logprobs = -1" in str(outcome)
-
-
-def test_where_an_older_release_tells_nothing_there_is_nothing(
-    service: LLMService, stub: RunningStub
-) -> None:
-    stub.state.older = True
-    [outcome] = service.serve([request([5, 6, 7], 1)])
-    assert isinstance(outcome, list)
-    assert [step.prompt_logprobs for step in outcome] == [None] * 3

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
 import pytest
 
-from aegaeon import LLMService, StepOutput
+from aegaeon import LLMService, Request, SamplingParams, StepOutput
+from aegaeon.capability import Capability
+from aegaeon.constraint import Constraint
+from aegaeon.errors import ErrorReason, PreconditionError
 from aegaeon.model_spec import ModelSpec
+from aegaeon.step_output import PromptLogprob
 from tests.integration.daemons import START_S, Daemons, until
 from tests.integration.models import expected_tokens
 from tests.integration.older_release import OlderRelease
@@ -112,3 +117,77 @@ def test_workers_of_both_releases_serve_one_model_on_one_node(
         engines = service.runtime().engines
         assert len(engines) == len(workers)
         assert all(engine.tokens for engine in engines), engines
+
+
+def newer_requests(spec: ModelSpec) -> dict[Capability, Request]:
+    """Requests for what the older release ignores."""
+    constrained = SamplingParams(constraint=Constraint.regex("a+"))
+    return {
+        Capability.PROMPT_LOGPROBS: ask(spec, PROMPT, CHECKED_TOKENS, prompt_logprobs=1),
+        Capability.CONSTRAINTS: ask(spec, PROMPT, CHECKED_TOKENS, sampling=constrained),
+    }
+
+
+def check_refused(
+    service: LLMService, asked: dict[Capability, Request], said: dict[str, str]
+) -> None:
+    outcomes = service.serve(list(asked.values()))
+    for capability, outcome in zip(asked, outcomes, strict=True):
+        assert isinstance(outcome, PreconditionError), outcome
+        assert outcome.reason is ErrorReason.FEATURE_MISSING
+        assert outcome.metadata == {"feature": capability.name, **said}
+
+
+def test_an_older_scheduler_is_never_asked_for_what_it_ignores(
+    daemons: Daemons,
+    tiny_models: list[ModelSpec],
+    older: OlderRelease,
+    expected: dict[str, list[int]],
+) -> None:
+    specs = tiny_models[1:3]
+    scheduler = daemons.scheduler(prefix=older.prefix)
+    daemons.worker(scheduler.address).wait_ready()
+    with LLMService([tiny_node(specs)], address=scheduler.address) as service:
+        asked = newer_requests(specs[0])
+        asked[Capability.PREFIX_ISOLATION] = ask(specs[0], PROMPT, 1, cache_salt="mine")
+        check_refused(service, asked, {})
+        with pytest.raises(PreconditionError, match=r"does not know TOOL_PARSERS"):
+            asyncio.run(
+                service.deploy_model_replicas(
+                    ModelSpec("calls", specs[0].path(), tool_parser="hermes")
+                )
+            )
+        check_answers(service, older, expected)
+
+
+def test_an_older_worker_is_never_asked_for_what_it_ignores(
+    daemons: Daemons,
+    tiny_models: list[ModelSpec],
+    older: OlderRelease,
+    expected: dict[str, list[int]],
+) -> None:
+    """Alone it is named in the refusal; beside one of this release that one has these requests."""
+    specs = tiny_models[1:3]
+    scheduler = daemons.scheduler()
+    daemons.worker(scheduler.address, prefix=older.prefix).wait_ready()
+    with LLMService([tiny_node(specs)], address=scheduler.address) as service:
+        asked = newer_requests(specs[0])
+        check_refused(service, asked, {"workers": "node_0/0"})
+        check_answers(service, older, expected)
+        daemons.worker(scheduler.address, worker_index=1).wait_ready()
+        until(lambda: scored(service, specs[0]) is not None, START_S)
+        for _ in range(4):
+            told = scored(service, specs[0])
+            assert told is not None
+            assert len(told) == len(PROMPT)
+        check_answers(service, older, expected)
+
+
+def scored(service: LLMService, spec: ModelSpec) -> list[PromptLogprob | None] | None:
+    """Log-probabilities of the prompt; None while no worker that knows them has the model."""
+    [outcome] = service.serve([ask(spec, PROMPT, CHECKED_TOKENS, prompt_logprobs=1)])
+    if isinstance(outcome, PreconditionError):
+        return None
+    tokens_of(outcome)
+    assert not isinstance(outcome, Exception)
+    return outcome[0].prompt_logprobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aegaeon.capability import NO_CAPABILITIES, OF_WORKER, Capabilities, Capability
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.cluster import Cluster
@@ -21,6 +22,9 @@ from aegaeon_scheduler.core.values import (
 )
 from tests.scheduler.fake_worker import FakeWorker, facts, token_at
 
+#: What whoever computes log-probabilities of prompts must know.
+SCORING = frozenset({Capability.PROMPT_LOGPROBS})
+
 
 def request(
     model: str = "a",
@@ -33,6 +37,7 @@ def request(
     prompt_logprobs: int | None = None,
 ) -> GenerationRequest:
     stop = RequestedStop(count)
+    needs = NO_CAPABILITIES if prompt_logprobs is None else SCORING
     return GenerationRequest(
         model,
         "",
@@ -44,6 +49,7 @@ def request(
         ttft_slo_ns,
         tpot_slo_ns,
         prompt_logprobs=prompt_logprobs,
+        needs=needs,
     )
 
 
@@ -105,6 +111,7 @@ class FakeClusterDriver:
         batch: int = 4,
         cache: int = 1_000,
         role: EngineRole = EngineRole.SIMPLE,
+        capabilities: Capabilities = OF_WORKER,
     ) -> FakeWorker:
         self._epoch += 1
         identity = WorkerIdentity(
@@ -115,6 +122,7 @@ class FakeClusterDriver:
             NodeMemory(1, 1, cache),
             batch,
             role=role,
+            capabilities=capabilities,
         )
         worker = FakeWorker(self._epoch, identity, slabs=self.slabs, lost=self.lost)
         self.apply(events.WorkerRegistered(self._epoch, identity))
@@ -227,8 +235,17 @@ class FakeClusterDriver:
                 case _:
                     worker = self.workers.get(command.epoch)
                     if worker is not None:
+                        self._check_known(command, worker)
                         self.sent.append(command)
                         worker.inbox.append(command)
+
+    def _check_known(self, command: commands.WorkerCommand, worker: FakeWorker) -> None:
+        """No worker is sent what its release does not understand."""
+        if isinstance(command, commands.AddSequence):
+            known = worker.identity.capabilities
+            assert command.prompt_logprobs is None or known >= SCORING
+            fetched = command.kv is not None and command.kv.address
+            assert not fetched or Capability.KV_FETCH in known
 
 
 def replay(driver: FakeClusterDriver) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aegaeon.capability import OF_WORKER, Capabilities
 from aegaeon.errors import ModelLoadError
 from aegaeon.rpc.version import CONTRACT_VERSION
 from aegaeon.v1 import cluster_pb2
@@ -25,6 +26,7 @@ class StubSettings:
     #: As in `EngineRole`, without the prefix.
     role: str = "SIMPLE"
     contract_version: int = CONTRACT_VERSION
+    capabilities: Capabilities = OF_WORKER
     step_s: float = 0.002
     max_batch_sequences: int = 64
     pool_bytes: int = 1 << 30

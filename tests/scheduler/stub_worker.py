@@ -10,7 +10,9 @@ from typing import Any
 
 import grpc
 
+from aegaeon.capability import Capability
 from aegaeon.rpc.channel import open_channel, server_options
+from aegaeon.rpc.needs import WORKER, contract_names
 from aegaeon.rpc.status import abort, to_detail
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, worker_pb2, worker_pb2_grpc
 from tests.scheduler.stub_model import CONTEXT, EOS, VOCAB, StubSequence, tell, tell_prompts
@@ -31,6 +33,8 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.held: set[int] = set()
         self.imported = 0
         self.last_spec: worker_pb2.SequenceSpec | None = None
+        #: What it was sent and would have ignored.
+        self.not_known: set[Capability] = set()
         self._turns: deque[StubTurn] = deque()
         self._out: asyncio.Queue[worker_pb2.ExecuteResponse] = asyncio.Queue()
         self._work = asyncio.Event()
@@ -103,6 +107,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
         answer = await self._scheduler.RegisterWorker(
             cluster_pb2.RegisterWorkerRequest(
                 contract_version=settings.contract_version,
+                capabilities=contract_names(settings.capabilities),
                 node_id=settings.node_id,
                 worker_index=settings.worker_index,
                 address=self._address,
@@ -158,6 +163,7 @@ class StubWorker(worker_pb2_grpc.WorkerServiceServicer):
     async def _on_add_sequences(self, command: worker_pb2.AddSequences) -> None:
         for spec in command.sequences:
             self.last_spec = spec
+            self.not_known |= WORKER.needs(spec) - self.settings.capabilities
             prompt = spec.prompt_token_ids
             base = sum(prompt) * 31 + len(prompt) * 7
             self.sequences[spec.handle] = StubSequence(spec, base, len(spec.generated_token_ids))

@@ -12,6 +12,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from aegaeon.capability import NO_CAPABILITIES, OF_WORKER
 from aegaeon.errors import AegaeonError, EngineError
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.config import CoreConfig
@@ -60,14 +61,21 @@ class AnyOrder(RuleBasedStateMachine):
             self.world.deploy(model)
         self.world.settle()
 
-    @rule(node=st.sampled_from(NODES), index=st.integers(0, 3), replace=seldom)
-    def register(self, node: str, index: int, replace: bool) -> None:
+    @rule(node=st.sampled_from(NODES), index=st.integers(0, 3), replace=seldom, older=seldom)
+    def register(self, node: str, index: int, replace: bool, older: bool) -> None:
         roles = self.roles_of(node)
         index %= len(roles)
         known = self.world.cluster.state.nodes.get(node)
         if known is not None and index in known.engines and not replace:
             return
-        self.world.add_worker(node, index, batch=self.batch, cache=self.cache, role=roles[index])
+        self.world.add_worker(
+            node,
+            index,
+            batch=self.batch,
+            cache=self.cache,
+            role=roles[index],
+            capabilities=NO_CAPABILITIES if older else OF_WORKER,
+        )
 
     def roles_of(self, node: str) -> tuple[EngineRole, ...]:
         return self.others or self.roles if node == "n1" else self.roles
@@ -103,7 +111,14 @@ class AnyOrder(RuleBasedStateMachine):
             self.world.submit(request(model, prompt, count, prompt_logprobs=scored))
         except AegaeonError as error:
             refusal = error.reason.name
-        assert refusal in (None, "MODEL_NOT_FOUND", "MODEL_NOT_READY", "MODEL_DRAINING")
+        assert refusal in (
+            None,
+            "MODEL_NOT_FOUND",
+            "MODEL_NOT_READY",
+            "MODEL_DRAINING",
+            "FEATURE_MISSING",
+        )
+        assert refusal != "FEATURE_MISSING" or scored is not None
 
     @rule(data=st.data())
     @precondition(lambda self: self.world.sequences)

@@ -7,9 +7,10 @@ import pytest
 from aegaeon.errors import AegaeonError, ErrorReason
 from aegaeon_scheduler.core import commands, events
 from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.expectation import NodeExpectation
 from aegaeon_scheduler.core.policies import SchedulingPolicy
 from aegaeon_scheduler.core.replica import IllegalTransitionError, Replica, ReplicaState
-from aegaeon_scheduler.core.values import NodeExpectation, PlacementPolicy, RoutingPolicy
+from aegaeon_scheduler.core.values import PlacementPolicy, RoutingPolicy
 from tests.scheduler.fake_cluster import FakeClusterDriver, request
 from tests.scheduler.fake_worker import PACKED, facts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aegaeon.capability import Capabilities
 from aegaeon.errors import (
     ErrorReason,
     InvalidRequestError,
@@ -14,6 +15,7 @@ from aegaeon.errors import (
 from aegaeon_scheduler.core.queue_limits import check_limits
 from aegaeon_scheduler.core.recovery import device_of_recovering
 from aegaeon_scheduler.core.refusals import check_vocabulary, invalid_field
+from aegaeon_scheduler.core.releases import feature_missing
 from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.routing import route_of
 from aegaeon_scheduler.core.sampling import check_logprobs, check_sampling
@@ -62,7 +64,7 @@ def admit(state: State, request: GenerationRequest, now_ns: int) -> Admission:
         raise invalid_field("priority", request.priority, f"{MIN_PRIORITY} to {MAX_PRIORITY}")
     check_objective("ttft_slo_ns", request.ttft_slo_ns)
     check_objective("tpot_slo_ns", request.tpot_slo_ns)
-    model, facts, largest = _ready_model(state, request.model, now_ns)
+    model, facts, largest = _ready_model(state, request.model, request.needs, now_ns)
     stop = _resolve(request.stop, facts, largest, len(request.prompt))
     _check_prompt(request, stop, facts)
     if request.sampling is not None:
@@ -116,10 +118,17 @@ def _chunks(size: int, chunk_bytes: int) -> int:
     return -(-size // chunk) * chunk
 
 
-def _ready_model(state: State, name: str, now_ns: int) -> tuple[Model, ModelFacts, DeviceFacts]:
+def _ready_model(
+    state: State, name: str, needs: Capabilities, now_ns: int
+) -> tuple[Model, ModelFacts, DeviceFacts]:
     """The model with its facts, and the largest device that can run it now, or could a moment ago
     and will again."""
-    largest = route_of(state, name).largest or device_of_recovering(state, name, now_ns)
+    largest = route_of(state, name, needs).largest
+    if largest is None:
+        missing = feature_missing(state, name, needs)
+        if missing is not None:
+            raise missing
+        largest = device_of_recovering(state, name, now_ns)
     if largest is not None:
         model = state.models[name]
         assert model.facts is not None, "a model was loaded without facts"

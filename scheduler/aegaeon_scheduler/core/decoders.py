@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aegaeon.capability import NO_CAPABILITIES, Capabilities
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.policies import SchedulingPolicy
@@ -29,30 +30,39 @@ def choose_decoder(state: State, sequence: Sequence, now_ns: int) -> Engine | No
     home = state.nodes[sequence.prefilled_on]
     found = list(_candidates(state, home, sequence))
     if not found:
-        return _chosen(state, home.engines_for(sequence.model, EngineRole.DECODE), sequence)
+        rest = home.engines_for(sequence.model, EngineRole.DECODE, sequence.needs)
+        return _chosen(state, [e for e in rest if not hands_to_others(e, sequence)], sequence)
     return min(found, key=lambda engine: _remaining_ns(state, sequence, engine, now_ns))
 
 
-def decoders(state: State, home: Node, model: str) -> Iterator[list[Engine]]:
+def hands_to_others(engine: Engine, sequence: Sequence) -> bool:
+    """Whether an engine leaves a sequence to decode engines, none of which knows what it needs: it
+    would come back after every token."""
+    return bool(sequence.needs) and sequence.model in engine.hands_off
+
+
+def decoders(
+    state: State, home: Node, model: str, needs: Capabilities = NO_CAPABILITIES
+) -> Iterator[list[Engine]]:
     """Engines that are meant to decode what a node hands off, node by node, its own first.
 
     With the published policy a node with decode engines uses no others, as published.
     """
-    own = home.decoders(model)
+    own = home.decoders(model, needs)
     if own:
         yield own
         if state.config.policy is SchedulingPolicy.PUBLISHED:
             return
     for node, replica in state.replicas(model):
         if node is not home and replica.state is ReplicaState.READY:
-            others = node.decoders(model)
+            others = node.decoders(model, needs)
             if others:
                 yield others
 
 
 def _candidates(state: State, home: Node, sequence: Sequence) -> Iterator[Engine]:
     """The best engine of the sequence's node, and of some others."""
-    groups = list(decoders(state, home, sequence.model))
+    groups = list(decoders(state, home, sequence.model, sequence.needs))
     own = [engines for engines in groups[:1] if engines[0].identity.node_id == home.node_id]
     others = groups[len(own) :]
     start = sequence.sequence_id % len(others) if others else 0

@@ -70,7 +70,7 @@ def _move(state: State, engine: Engine, now_ns: int) -> None:
 def _fits_elsewhere(state: State, sequence: Sequence) -> bool:
     return any(
         engine.identity.device.pool_bytes >= sequence.pool_bytes
-        for _, engines in route_of(state, sequence.model).nodes
+        for _, engines in route_of(state, sequence.model, sequence.needs).nodes
         for engine in engines
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from aegaeon.capability import Capabilities
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.estimation.estimator import Estimator
 from aegaeon_scheduler.core.model_queue import ModelQueue
@@ -84,6 +85,10 @@ class Engine:
     def draining(self) -> bool:
         """Is to be stopped: it ends what it has, and nothing new goes there."""
         return self.draining_since_ns >= 0
+
+    def knows(self, needs: Capabilities) -> bool:
+        """Whether its worker's release understands all of this."""
+        return needs <= self.identity.capabilities
 
     @property
     def role(self) -> EngineRole:

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Numbers
 from dataclasses import dataclass
 
 from aegaeon.errors import AegaeonError
+from aegaeon_scheduler.core.expectation import NodeExpectation
 from aegaeon_scheduler.core.log_probabilities import (
     LogProbabilities,
     PromptLogProbabilities,
@@ -15,7 +16,6 @@ from aegaeon_scheduler.core.values import (
     KvPlace,
     ModelFacts,
     ModelSpec,
-    NodeExpectation,
     PlacementPolicy,
     RoutingPolicy,
     TurnEnd,

@@ -80,6 +80,7 @@ def _sequence(
         trace_parent=request.trace_parent,
         prompt_logprobs=request.prompt_logprobs,
         told_tokens=request.told_prompt_tokens,
+        needs=request.needs,
     )
 
 

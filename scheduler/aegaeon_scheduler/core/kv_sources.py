@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from aegaeon.capability import Capability
 from aegaeon_scheduler.core.commands import ReleaseSequences
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import State
 from aegaeon_scheduler.core.values import KvPlace
+
+_FETCH = frozenset({Capability.KV_FETCH})
+_PIECES = frozenset({Capability.TENSOR_PARALLELISM})
 
 
 def forget(state: State, sequence: Sequence) -> None:
@@ -19,15 +23,22 @@ def forget(state: State, sequence: Sequence) -> None:
 
 def place_for(state: State, sequence: Sequence, engine: Engine) -> KvPlace | None:
     """Where an engine finds a sequence's KV: in its node's slabs, or on another node, from which it
-    is fetched first.
+    is fetched first. None where it computes it: there is none, or it could not read it.
     """
     if sequence.source is None:
         return None
-    holder = state.engines[sequence.source.epoch].identity
-    if holder.node_id == engine.identity.node_id:
-        return sequence.source.place
-    sequence.fetched_from = holder.node_id
-    return replace(sequence.source.place, address=holder.address)
+    holder, place = state.engines[sequence.source.epoch], sequence.source.place
+    near = holder.identity.node_id == engine.identity.node_id
+    if not (near or (holder.knows(_FETCH) and engine.knows(_FETCH))) or (
+        place.pieces > 1 and not engine.knows(_PIECES)
+    ):
+        state.statistics.recomputed += 1
+        drop(state, sequence)
+        return None
+    if near:
+        return place
+    sequence.fetched_from = holder.identity.node_id
+    return replace(place, address=holder.identity.address)
 
 
 def drop(state: State, sequence: Sequence) -> None:

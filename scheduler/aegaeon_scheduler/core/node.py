@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from aegaeon.capability import NO_CAPABILITIES, Capabilities
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.follower import Follower
 from aegaeon_scheduler.core.replica import Replica, ReplicaState
@@ -48,22 +49,25 @@ class Node:
         """Engines that can run a model, by index."""
         return (e for e in self.ready_engines() if model in e.loaded and model not in e.unloading)
 
-    def engines_for(self, model: str, stage: EngineRole) -> list[Engine]:
-        """Engines that take a model's sequences to PREFILL or DECODE, by index; none that is to be
-        stopped.
+    def engines_for(
+        self, model: str, stage: EngineRole, needs: Capabilities = NO_CAPABILITIES
+    ) -> list[Engine]:
+        """Engines that take a model's sequences to PREFILL or DECODE and know what these need, by
+        index; none that is to be stopped.
 
-        Where no engine for the stage has the model, those for the other one do both.
+        Where no such engine for the stage has the model, those for the other one do both.
         """
-        loaded = [engine for engine in self.engines_with(model) if not engine.draining]
+        loaded = [e for e in self.engines_with(model) if not e.draining and e.knows(needs)]
         own = [engine for engine in loaded if engine.role in (EngineRole.SIMPLE, stage)]
         return own or loaded
 
-    def decoders(self, model: str) -> list[Engine]:
-        """Engines that are meant to decode, and to stay, and can run a model, by index."""
+    def decoders(self, model: str, needs: Capabilities = NO_CAPABILITIES) -> list[Engine]:
+        """Engines that are meant to decode, and to stay, and can run sequences of a model that need
+        this, by index."""
         return [
             engine
             for engine in self.engines_with(model)
-            if engine.role is not EngineRole.PREFILL and not engine.draining
+            if engine.role is not EngineRole.PREFILL and not engine.draining and engine.knows(needs)
         ]
 
     def complete(self, model: str) -> bool:

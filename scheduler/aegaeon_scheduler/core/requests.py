@@ -7,6 +7,7 @@ from aegaeon_scheduler.core import kv_sources
 from aegaeon_scheduler.core.commands import AddSequence, CancelSequences, LeaveTurn
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.notices import RequestChange, RequestChanged
+from aegaeon_scheduler.core.releases import feature_missing
 from aegaeon_scheduler.core.routing import next_engine
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import State
@@ -218,7 +219,8 @@ def ring(state: State, now_ns: int) -> None:
             end(
                 state,
                 sequence,
-                error=UnavailableError(
+                error=feature_missing(state, sequence.model, sequence.needs)
+                or UnavailableError(
                     f"the worker of model {sequence.model!r} was lost, and no other became ready "
                     "in time; the tokens received are valid",
                     reason=ErrorReason.WORKER_LOST,

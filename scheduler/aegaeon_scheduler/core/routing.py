@@ -6,6 +6,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import TypeVar
 
+from aegaeon.capability import NO_CAPABILITIES, Capabilities
 from aegaeon_scheduler.core import kv_sources
 from aegaeon_scheduler.core.decoders import choose_decoder, decoders
 from aegaeon_scheduler.core.engine import Engine
@@ -27,11 +28,12 @@ class Route:
     largest: DeviceFacts | None
 
 
-def route_of(state: State, model: str) -> Route:
-    """Who can serve a model now."""
-    route = state.routes.get(model)
+def route_of(state: State, model: str, needs: Capabilities = NO_CAPABILITIES) -> Route:
+    """Who can serve requests of a model now that need this."""
+    routes = state.routes.setdefault(model, {})
+    route = routes.get(needs)
     if route is None:
-        route = state.routes[model] = _find_route(state, model)
+        route = routes[needs] = _find_route(state, model, needs)
     return route
 
 
@@ -50,7 +52,7 @@ def next_engine(state: State, sequence: Sequence, now_ns: int) -> Engine | None:
 
 def choose_engine(state: State, sequence: Sequence) -> Engine | None:
     """An engine of a READY node that can hold the sequence, or None when there is none now."""
-    nodes = list(route_of(state, sequence.model).nodes)
+    nodes = list(route_of(state, sequence.model, sequence.needs).nodes)
     while nodes:
         chosen = _choose_node(state, sequence, nodes)
         engine = _choose_fitting(state, chosen[1], sequence)
@@ -70,7 +72,7 @@ def _leaving_engine(state: State, sequence: Sequence) -> Engine | None:
         for node, replica in state.replicas(sequence.model)
         if replica.state is ReplicaState.READY
         for engine in node.engines_with(sequence.model)
-        if engine.draining
+        if engine.draining and engine.knows(sequence.needs)
     ]
     return _choose_fitting(state, leaving, sequence)
 
@@ -80,24 +82,32 @@ def _choose_fitting(state: State, engines: Items[Engine], sequence: Sequence) ->
     return state.planner.choose(fitting, sequence) if fitting else None
 
 
-def _find_route(state: State, model: str) -> Route:
+def _find_route(state: State, model: str, needs: Capabilities) -> Route:
     ready = [n for n, replica in state.replicas(model) if replica.state is ReplicaState.READY]
-    found = [(node, tuple(node.engines_for(model, EngineRole.PREFILL))) for node in ready]
+    found = [(node, _beginners(state, node, model, needs)) for node in ready]
     found = [(node, engines) for node, engines in found if engines]
     # A node of decode engines alone gets new requests only where nobody else takes them.
     meant = [entry for entry in found if entry[1][0].role is not EngineRole.DECODE]
     nodes = tuple(meant or found)
     devices = [
-        min(_largest(engines), _largest(_decoders(state, node, model, engines)), key=_pool)
+        min(_largest(engines), _largest(_decoders(state, node, model, needs) or engines), key=_pool)
         for node, engines in nodes
     ]
     return Route(nodes, max(devices, key=_pool, default=None))
 
 
-def _decoders(state: State, node: Node, model: str, otherwise: tuple[Engine, ...]) -> Items[Engine]:
+def _beginners(state: State, node: Node, model: str, needs: Capabilities) -> tuple[Engine, ...]:
+    """Who takes new requests on a node; with needs, nobody who leaves them to engines that do not
+    know these."""
+    engines = node.engines_for(model, EngineRole.PREFILL, needs)
+    if needs and not _decoders(state, node, model, needs):
+        engines = [engine for engine in engines if model not in engine.hands_off]
+    return tuple(engines)
+
+
+def _decoders(state: State, node: Node, model: str, needs: Capabilities) -> list[Engine]:
     """Who may go on with what a node's engines have begun."""
-    found = [engine for engines in decoders(state, node, model) for engine in engines]
-    return found or otherwise
+    return [e for engines in decoders(state, node, model, needs) for e in engines]
 
 
 def _largest(engines: Items[Engine]) -> DeviceFacts:

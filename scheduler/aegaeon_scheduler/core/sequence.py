@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
+from aegaeon.capability import NO_CAPABILITIES, Capabilities
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.sampling import SamplingParameters
@@ -70,6 +71,8 @@ class Sequence:
     told_tokens: int = 0
     #: Tokens of the prompt whose KV was there already.
     cached_tokens: int = 0
+    #: What whoever computes it must know.
+    needs: Capabilities = NO_CAPABILITIES
     #: Higher goes first; one more doubles the weight of lateness.
     priority: int = 0
 

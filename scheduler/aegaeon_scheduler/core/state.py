@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from aegaeon.capability import Capabilities
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.estimation.estimates import Estimates
@@ -84,8 +85,9 @@ class State:
     pace: Pace = field(default_factory=Pace)
     last_sequence_id: int = 0
     last_handle: int = 0
-    #: Who can serve a model now, see `routing`; dropped whenever that may have changed.
-    routes: dict[str, Route] = field(default_factory=dict)
+    #: Who can serve a model's requests now, by what these need, see `routing`; dropped whenever
+    #: that may have changed.
+    routes: dict[str, dict[Capabilities, Route]] = field(default_factory=dict)
     last_placed: str = ""
     route_turns: dict[str, int] = field(default_factory=dict)
     _timers: list[tuple[int, int, int]] = field(default_factory=list)

@@ -41,5 +41,8 @@ def _can_take(thief: Engine, batch: Batch) -> bool:
     return (
         batch.model in thief.loaded
         and batch.model not in thief.unloading
-        and all(sequence.pool_bytes <= pool_bytes for sequence in batch.members.values())
+        and all(
+            sequence.pool_bytes <= pool_bytes and thief.knows(sequence.needs)
+            for sequence in batch.members.values()
+        )
     )

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
+from aegaeon.capability import NO_CAPABILITIES, Capabilities
 from aegaeon_scheduler.core.sampling import SamplingParameters
 
 #: Bounds of a request's priority.
@@ -181,6 +182,8 @@ class GenerationRequest:
     #: As in the contract; None tells nothing of the prompt.
     prompt_logprobs: int | None = None
     told_prompt_tokens: int = 0
+    #: What whoever computes it must know.
+    needs: Capabilities = NO_CAPABILITIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +252,8 @@ class WorkerIdentity:
     contract_version: int = 0
     #: Workers that are its engine together.
     tensor_parallel_size: int = 1
+    #: What it understands beyond what every release does.
+    capabilities: Capabilities = NO_CAPABILITIES
 
     @property
     def rank(self) -> int:
@@ -285,19 +290,3 @@ class WorkerMemory:
     prefix_reused_tokens: int = 0
     #: What recorded decode steps hold beside the pool.
     device_graph_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NodeExpectation:
-    """What a topology expects of one node; zero sizes accept any."""
-
-    node_id: str
-    #: By role; workers are numbered in this order.
-    num_engines: int
-    num_prefill_engines: int = 0
-    num_decode_engines: int = 0
-    cpu_num_slabs: int = 0
-    cpu_slab_bytes: int = 0
-    weight_cache_bytes: int = 0
-    #: Workers per engine.
-    tensor_parallel_size: int = 1

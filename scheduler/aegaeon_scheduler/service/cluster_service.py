@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from aegaeon.capability import OF_SCHEDULER
 from aegaeon.errors import AegaeonError, RequestTimeoutError, ResourceExhaustedError
+from aegaeon.rpc.needs import contract_names
 from aegaeon.rpc.status import abort
 from aegaeon.rpc.version import CONTRACT_VERSION
 from aegaeon.v1 import cluster_pb2, cluster_pb2_grpc
@@ -79,6 +81,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
             epoch=epoch,
             lease_ttl_ns=self._registry.lease_ttl_ns,
             contract_version=CONTRACT_VERSION,
+            capabilities=contract_names(OF_SCHEDULER),
         )
 
     async def RenewLease(  # noqa: N802 - named by the contract

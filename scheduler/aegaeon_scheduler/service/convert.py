@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from aegaeon.capability import from_numbers
 from aegaeon.errors import InvalidRequestError
+from aegaeon.rpc.needs import WORKER
 from aegaeon.v1 import cluster_pb2, inference_pb2, model_pb2
 from aegaeon_scheduler.core.values import (
     DataType,
@@ -52,6 +54,7 @@ def generation_request(
         trace_parent=message.trace_parent,
         prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
         told_prompt_tokens=message.told_prompt_tokens,
+        needs=WORKER.needs(message),
     )
 
 
@@ -141,4 +144,5 @@ def worker_identity(message: cluster_pb2.RegisterWorkerRequest) -> WorkerIdentit
         role=EngineRole(message.role or EngineRole.SIMPLE),
         contract_version=message.contract_version,
         tensor_parallel_size=message.tensor_parallel_size or 1,
+        capabilities=from_numbers(message.capabilities),
     )

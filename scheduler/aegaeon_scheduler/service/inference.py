@@ -7,7 +7,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
+from aegaeon.capability import OF_SCHEDULER
 from aegaeon.errors import AegaeonError, InvalidRequestError
+from aegaeon.rpc.needs import contract_names
 from aegaeon.rpc.status import abort
 from aegaeon.security.budgets import Budget, Budgets
 from aegaeon.security.guard import current_caller
@@ -89,8 +91,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GetCapabilitiesRequest, context: Any
     ) -> inference_pb2.GetCapabilitiesResponse:
         """What this release understands and others may not."""
-        known = (inference_pb2.CAPABILITY_GROUPED_SUBMISSIONS,)
-        return inference_pb2.GetCapabilitiesResponse(capabilities=known)
+        return inference_pb2.GetCapabilitiesResponse(capabilities=contract_names(OF_SCHEDULER))
 
     async def UseBudget(  # noqa: N802
         self, request: inference_pb2.UseBudgetRequest, context: Any

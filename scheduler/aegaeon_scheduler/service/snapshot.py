@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from aegaeon.rpc.needs import contract_names
 from aegaeon.rpc.status import to_detail
 from aegaeon.v1 import cluster_pb2, model_pb2
 from aegaeon_scheduler.core.engine import Engine
@@ -152,6 +153,7 @@ def _worker(state: State, worker: Engine | Follower) -> cluster_pb2.WorkerInfo:
         connected=engine is not None and engine.ready,
         draining=engine is not None and engine.draining,
         contract_version=identity.contract_version,
+        capabilities=contract_names(identity.capabilities),
         usage=None if usage is None else _usage(usage),
         rank=identity.rank,
     )

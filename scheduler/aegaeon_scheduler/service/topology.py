@@ -8,11 +8,11 @@ from aegaeon.errors import AegaeonError, ErrorReason, InvalidRequestError, Preco
 from aegaeon.v1 import cluster_pb2
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.events import TopologyApplied
+from aegaeon_scheduler.core.expectation import NodeExpectation
 from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.state import State
 from aegaeon_scheduler.core.values import (
     EngineRole,
-    NodeExpectation,
     NodeMemory,
     PlacementPolicy,
     RoutingPolicy,

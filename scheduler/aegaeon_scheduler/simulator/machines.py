@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 
+from aegaeon.capability import OF_WORKER
 from aegaeon_scheduler.core.values import DeviceFacts, NodeMemory, WorkerIdentity
 from aegaeon_scheduler.simulator.catalog import Device, ModelShape
 from aegaeon_scheduler.simulator.errors import InputError
@@ -55,6 +56,7 @@ class Machines:
                 facts,
                 _HOST,
                 self.max_batch_sequences,
+                capabilities=OF_WORKER,
             )
 
 

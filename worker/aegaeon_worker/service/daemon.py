@@ -8,11 +8,13 @@ import os
 import uuid
 from typing import Any
 
+from aegaeon.capability import OF_WORKER
 from aegaeon.errors import AegaeonError
 from aegaeon.rpc.address import bind
 from aegaeon.rpc.channel import make_server
 from aegaeon.rpc.daemon import StopSignal, announce_ready, leave
 from aegaeon.rpc.health import Health
+from aegaeon.rpc.needs import contract_names
 from aegaeon.rpc.notify import keep_watchdog, notify
 from aegaeon.rpc.version import CONTRACT_VERSION
 from aegaeon.tracing import Tracing
@@ -156,5 +158,7 @@ def _registration_request(
         pid=os.getpid(),
         max_batch_sequences=config.max_batch_sequences,
         role=convert.ROLES[config.role],
-        tensor_parallel_size=config.tensor_parallel_size,
+        # Schedulers of before tensor parallelism may register whoever does without.
+        tensor_parallel_size=config.tensor_parallel_size if config.tensor_parallel_size > 1 else 0,
+        capabilities=contract_names(OF_WORKER),
     )

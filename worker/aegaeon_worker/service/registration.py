@@ -9,8 +9,10 @@ import time
 
 import grpc
 
+from aegaeon.capability import from_numbers
 from aegaeon.errors import AegaeonError, ErrorReason, UnavailableError
 from aegaeon.rpc.channel import open_channel
+from aegaeon.rpc.needs import SCHEDULER, check_scheduler
 from aegaeon.rpc.status import from_rpc_error
 from aegaeon.rpc.version import check_version
 from aegaeon.security.settings import SecuritySettings
@@ -86,6 +88,7 @@ class Registration:
             self._epoch = response.epoch
             try:
                 check_version(response.contract_version or 1, peer="scheduler")
+                check_scheduler(SCHEDULER.needs(self._request), from_numbers(response.capabilities))
             except AegaeonError as mismatch:
                 return mismatch
             logger.info("registered under epoch %d", self._epoch)
