@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import logging
 import os
@@ -65,6 +66,8 @@ def run_daemon(
     except ConfigError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
+    # A watchdog's SIGABRT, and crashes in native code, tell where every thread was.
+    faulthandler.enable()
     lifeline = None if lifeline_fd is None else Lifeline(lifeline_fd, lifeline_folder)
     try:
         import uvloop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -151,3 +152,14 @@ def test_an_idle_daemon_uses_under_one_percent_of_a_core() -> None:
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_where_it_hung_is_told_when_a_watchdog_ends_it() -> None:
+    with daemon("--listen", "127.0.0.1:0") as (process, _):
+        resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+        process.send_signal(signal.SIGABRT)
+        assert process.wait(10) == -signal.SIGABRT
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert "Fatal Python error: Aborted" in said
+    assert "in run_daemon" in said
