@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from aegaeon.http.connection_limits import ConnectionLimits
 from aegaeon.http.server import GatewayConfig, serve
 from aegaeon.rpc.daemon import leave, run_daemon
 from aegaeon.security.model_rules import add_model_options, model_rules
@@ -33,6 +34,14 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
         port=options.port,
         insecure_bind=options.insecure_bind,
         max_body_bytes=options.max_body_bytes,
+        connections=ConnectionLimits(
+            max_connections=options.max_connections,
+            max_connections_per_address=options.max_connections_per_address,
+            head_timeout_s=options.head_timeout_s,
+            body_timeout_s=options.body_timeout_s,
+            keep_alive_s=options.keep_alive_s,
+            write_timeout_s=options.write_timeout_s,
+        ),
         heartbeat_s=options.heartbeat_s,
         resume_window_s=options.resume_window_s,
         shutdown_grace_s=options.shutdown_grace_s,
@@ -64,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     add_model_options(parser)
     add_security_options(parser, https=True)
     add("--max-body-bytes", type=_positive, default=own.max_body_bytes, help="larger ones are 413")
+    _add_connection_options(parser, own.connections)
     add(
         "--heartbeat-s",
         type=_seconds,
@@ -86,6 +96,37 @@ def _parser() -> argparse.ArgumentParser:
     add("--lifeline-folder", type=Path, help="remove this folder when that was the reason to stop")
     add("--ready-fd", type=int, help="write a JSON line with the address here once serving")
     return parser
+
+
+def _add_connection_options(parser: argparse.ArgumentParser, own: ConnectionLimits) -> None:
+    def add(name: str, kind: Callable[[str], float], default: float, text: str) -> None:
+        parser.add_argument(name, type=kind, default=default, help=text)
+
+    add("--max-connections", _positive, own.max_connections, "connections at once")
+    add(
+        "--max-connections-per-address",
+        _natural,
+        own.max_connections_per_address,
+        "of one address, which may be a proxy's; 0: half of --max-connections",
+    )
+    add("--head-timeout-s", _seconds, own.head_timeout_s, "time for a request's headers")
+    add(
+        "--body-timeout-s",
+        _seconds,
+        own.body_timeout_s,
+        "time for a body, and a second more for each 16 KiB that have come",
+    )
+    add("--keep-alive-s", _seconds, own.keep_alive_s, "time between requests of a connection")
+    add(
+        "--write-timeout-s",
+        _seconds,
+        own.write_timeout_s,
+        "time for a caller to take what waits for it",
+    )
+
+
+def _natural(text: str) -> int:
+    return int(text) if text == "0" else _positive(text)
 
 
 def _positive(text: str) -> int:

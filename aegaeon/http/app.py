@@ -22,7 +22,11 @@ from aegaeon.tracing import Tracing
 
 
 def make_app(
-    gateway: Gateway, max_body_bytes: int, guard: Guard | None, tracing: Tracing | None
+    gateway: Gateway,
+    max_body_bytes: int,
+    metrics: GatewayMetrics,
+    guard: Guard | None,
+    tracing: Tracing | None,
 ) -> ASGIApp:
     """What a server runs; the OpenAPI document is at ``/openapi.json``. Without ``guard``,
     everybody may do everything."""
@@ -34,7 +38,6 @@ def make_app(
         redoc_url=None,
     )
     errors.install(app)
-    metrics = GatewayMetrics()
     for router in (completion_routes, responses_routes, tokenize_routes, cluster_routes):
         app.include_router(router(gateway))
     app.include_router(metrics_route(metrics))

@@ -40,6 +40,19 @@ class GatewayMetrics:
             "Requests without a whole answer.",
             registry=self.registry,
         )
+        self.connections = Gauge(
+            "aegaeon_http_connections", "Connections that are open.", registry=self.registry
+        )
+        self._cut = Counter(
+            "aegaeon_http_connections_cut",
+            "Connections that the gateway has ended, by what was wrong with them.",
+            ["reason"],
+            registry=self.registry,
+        )
+
+    def on_cut(self, reason: str) -> None:
+        """A connection is ended by the gateway."""
+        self._cut.labels(reason).inc()
 
     def on_end(self, method: str, route: str, status: int, code: str, seconds: float) -> None:
         """A request has ended; ``code`` is that of its error, or empty."""

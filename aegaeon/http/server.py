@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,7 +15,9 @@ from aegaeon.client.session import RESUME_WINDOW_S
 from aegaeon.errors import ConfigError
 from aegaeon.http.app import make_app
 from aegaeon.http.connection import Connection
+from aegaeon.http.connection_limits import ConnectionLimits, SharedLimits, shared_limits
 from aegaeon.http.gateway import Gateway
+from aegaeon.http.metrics import GatewayMetrics
 from aegaeon.rpc.address import check_reach
 from aegaeon.rpc.daemon import StopSignal, announce_ready
 from aegaeon.rpc.notify import keep_watchdog, notify
@@ -41,6 +44,7 @@ class GatewayConfig:
     model_rules: ModelRules = field(default_factory=ModelRules)
     #: Larger bodies are answered with 413.
     max_body_bytes: int = 32 * 1024 * 1024
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     #: Silence after which a stream gets a comment, in seconds.
     heartbeat_s: float = 15.0
     #: Time that a request waits for a scheduler that is back, in seconds.
@@ -53,6 +57,8 @@ class GatewayConfig:
 async def serve(config: GatewayConfig) -> None:
     """Run one gateway until this process is told to stop. Raises ConfigError."""
     stop = StopSignal()
+    metrics = GatewayMetrics()
+    limits = shared_limits(config.connections, metrics)
     listener = _bind(config)
     security = config.security
     guard = None if security.keys_file is None else Guard(security.keys_file)
@@ -66,7 +72,7 @@ async def serve(config: GatewayConfig) -> None:
     )
     tracing = Tracing.from_environment("aegaeon-gateway")
     settings = uvicorn.Config(
-        make_app(gateway, config.max_body_bytes, guard, tracing),
+        make_app(gateway, config.max_body_bytes, metrics, guard, tracing),
         loop="none",
         http=Connection,
         ws="none",
@@ -76,10 +82,8 @@ async def serve(config: GatewayConfig) -> None:
         server_header=False,
         timeout_graceful_shutdown=max(1, round(config.shutdown_grace_s)),
     )
-    settings.load()
-    settings.ssl = context  # its own options name files, which would be read once
-    server = _Server(settings)
-    running = asyncio.create_task(server.serve(sockets=[listener]))
+    server = _Server(settings, listener, context, limits)
+    running = asyncio.create_task(server.serve())
     watchdog = asyncio.create_task(keep_watchdog())
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -101,6 +105,36 @@ async def serve(config: GatewayConfig) -> None:
 
 
 class _Server(uvicorn.Server):
+    """Uvicorn's, on a socket that is bound already, with our kind of connections."""
+
+    def __init__(
+        self,
+        settings: uvicorn.Config,
+        listener: socket.socket,
+        context: ssl.SSLContext | None,
+        limits: SharedLimits,
+    ) -> None:
+        super().__init__(settings)
+        self._listener = listener
+        self._context = context
+        self._limits = limits
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve."""
+        await super().startup(sockets=[])
+        tls = self._context is not None
+        server = await asyncio.get_running_loop().create_server(
+            self._connection,
+            sock=self._listener,
+            backlog=self.config.backlog,
+            ssl=self._context,
+            ssl_handshake_timeout=self._limits.settings.head_timeout_s if tls else None,
+        )
+        self.servers.append(server)
+
+    def _connection(self) -> Connection:
+        return Connection(self.config, self.server_state, self.lifespan.state, self._limits)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the daemon's own."""
