@@ -38,6 +38,11 @@ class TurnLog:
     ended_s: float = 0.0
 
     @property
+    def seconds(self) -> float:
+        """From the moment it was queued to its end."""
+        return self.ended_s - self.queued_s
+
+    @property
     def first_token_s(self) -> float:
         """When the first token was told."""
         return next(when for when, step in self.steps if step.handles)

@@ -18,6 +18,7 @@ from benchmarks.gpu_driver import GIB, EngineDriver, TurnLog
 from benchmarks.gpu_models import RandomModel, qwen3_config, random_tokens
 from benchmarks.gpu_node import resident_nbytes
 from benchmarks.gpu_steps import DecodeRun, decode_steps
+from benchmarks.live_daemons import wait_for_workers
 from benchmarks.report import Figure
 from benchmarks.service import NodeSizes, WholeStack, start_service
 
@@ -51,19 +52,20 @@ def replays(size: str, batches: Sequence[int]) -> list[Figure]:
 
 
 def decode(driver: EngineDriver, model: str, size: str, batches: Sequence[int]) -> list[Figure]:
-    """Steps of whole batches, through the engine: wall clock between the events of two steps."""
+    """Whole batches through the engine: per token from the first to the last one, prompts and all;
+    and between the events of two steps in which all sequences decode."""
     figures = []
     for batch in batches:
-        # The first prompts are a few steps ahead of the last ones.
-        together = max(1, WHOLE_PROMPTS.prefill_tokens // CONTEXT)
-        extra = batch // together + 4
-        driver.run(model, prompts(batch, CONTEXT, 0), 4 + extra)  # records what is replayed below
-        times, devices = [], []
+        driver.run(model, prompts(batch, CONTEXT, 0), batch // 8 + 8)  # records what is replayed
+        tokens, steps, devices = [], [], []
         for seed in range(ROUNDS):
-            log = driver.run(model, prompts(batch, CONTEXT, seed + 1), STEPS + extra)
-            times.append(statistics.mean(log.decode_ms(batch)))
+            first = driver.run(model, prompts(batch, CONTEXT, seed + 1), 1)
+            log = driver.run(model, prompts(batch, CONTEXT, seed + 11), STEPS + 1)
+            tokens.append((log.seconds - first.seconds) / STEPS * 1e3)
+            steps.append(statistics.mean(log.decode_ms(batch)))
             devices.append(device_ms(log, batch))
-        figures.append(Figure(f"{size}: decode step, batch {batch}", "ms", times))
+        figures.append(Figure(f"{size}: decode, batch {batch}", "ms", tokens))
+        figures.append(Figure(f"{size}: decode step, batch {batch}", "ms", steps))
         figures.append(Figure(f"{size}: decode step, batch {batch}, on the device", "ms", devices))
     return figures
 
@@ -244,6 +246,20 @@ def cycles(folder: Path, paths: Sequence[Path], pool_nbytes: int, count: int) ->
     ]
 
 
+def starts() -> list[Figure]:
+    """Scheduler and worker as processes, until the worker is registered; the second is warm."""
+    seconds = []
+    for _ in range(2):
+        began = time.perf_counter()
+        service = start_service([], NodeSizes(GIB, 24 * GIB, cpu_num_slabs=4, cpu_slab_bytes=GIB))
+        try:
+            wait_for_workers(service, 1)
+            seconds.append(time.perf_counter() - began)
+        finally:
+            service.close()
+    return [Figure("start of scheduler and worker, warm, until registered", "s", seconds[1:])]
+
+
 def whole_stack(path: Path) -> list[Figure]:
     """Client, scheduler and worker as processes: start, first answer, and decoding of a batch."""
     model = ModelSpec("8B", str(path))
@@ -264,7 +280,7 @@ def whole_stack(path: Path) -> list[Figure]:
         service.close()
     step = (longer - shorter) / STEPS * 1e3
     return [
-        Figure("whole stack: start of scheduler and worker", "s", [started]),
+        Figure("whole stack: start, with a new 8B model packed and deployed", "s", [started]),
         Figure("whole stack: until the first answer of a new 8B model", "s", [first]),
         Figure("whole stack, 8B: decode step, batch 32", "ms", steps),
         Figure("whole stack, 8B: per token of 32 prompts, their mixing included", "ms", [step]),

@@ -103,7 +103,7 @@ class SteadyDevice:
         return logits
 
     def _decode(self, model: NativeModel, rows: DecodeRows) -> None:
-        known, sources, positions = rows.staged
+        known, sources, positions, _ = rows.staged
         before = torch.where(sources >= 0, rows.tokens[sources.clamp(min=0)], known)
         tokens = next_token(before, positions, model.vocab_size)
         self._launch(model, self._times.decode_ns, int((positions >= 0).sum()))

@@ -9,6 +9,7 @@ import torch
 from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine.execution import Execution, HostWatch
 from aegaeon_worker.engine.prefill_pace import StepLimits
+from aegaeon_worker.kv.shape import BLOCK_TOKENS
 from aegaeon_worker.models.interface import DecodeRows, DecodeStep, ServedModel, StepInput
 from aegaeon_worker.sampling.draw import best
 
@@ -45,9 +46,11 @@ def plain_decode_step(model: ServedModel) -> DecodeStep:
 
     @torch.inference_mode()
     def step(rows: DecodeRows) -> None:
-        known, sources, positions = rows.staged
+        known, sources, positions, blocks = rows.staged
         live = positions >= 0
         count = int(live.sum())
+        at = positions[live, None] // BLOCK_TOKENS
+        rows.block_tables[live] = rows.block_tables[live].scatter(1, at, blocks[live, None])
         before = rows.tokens[sources.clamp(min=0)]
         logits = model.forward(
             StepInput(

@@ -135,8 +135,12 @@ def test_staged_rows_take_their_tokens_from_the_host_or_from_the_step_before(
     device: torch.device,
 ) -> None:
     before = torch.tensor([70, 71, 72, 73], device=device)
-    staged = torch.tensor([[5, 0, 6, 0, 0], [-1, 3, -1, 0, -1], [0, 9, 31, 1, -1]], device=device)
-    inputs = decode_inputs(staged, before)
+    staged = torch.tensor(
+        [[5, 0, 6, 0, 0], [-1, 3, -1, 0, -1], [0, 9, 31, 1, -1], [8, 7, 6, 5, -1]], device=device
+    )
+    tables = torch.zeros(5, 2, dtype=torch.int64, device=device)
+    inputs = decode_inputs(staged, before, tables)
     assert inputs.token_ids.tolist() == [5, 73, 6, 70, 0]
     assert inputs.positions.tolist() == [0, 9, 31, 1, -1]
     assert inputs.context_lens.tolist() == [1, 10, 32, 2, 0]
+    assert tables.tolist() == [[8, 0], [7, 0], [0, 6], [5, 0], [0, 0]]

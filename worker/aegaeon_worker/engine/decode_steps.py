@@ -16,7 +16,7 @@ from aegaeon_worker.engine.sampler import PendingChoices, choose_tokens, takes_b
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.step_plan import StepTokens
 from aegaeon_worker.grammar.masks import PendingMasks
-from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 from aegaeon_worker.models.interface import DecodeRows, DecodeStep
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class StepOrder(NamedTuple):
     staged: list[int]
     """As in ``DecodeRows``, flat."""
     changed: list[int]
-    """Rows whose block tables differ from those of the step before."""
+    """Rows whose block tables differ from those of the step before, by more than what is staged."""
     tables: list[list[int]]
     """Theirs, padded to one width."""
     best: bool
@@ -74,7 +74,7 @@ class DecodeSteps:
         self._recorder = recorder
         self._sizes = padded_sizes(max_batch)
         self._vocab_size = vocab_size
-        self._staged = torch.zeros(3 * max_batch, dtype=torch.int64, device=device)
+        self._staged = torch.zeros(4 * max_batch, dtype=torch.int64, device=device)
         self._tokens = torch.zeros(max_batch, dtype=torch.int64, device=device)
         self._found = torch.zeros(max_batch, 2, dtype=torch.float64, device=device)
         width = KvShape.blocks_for(max_tokens)
@@ -118,8 +118,8 @@ class DecodeSteps:
         if before is not None and before.tokens.data_ptr() != self._tokens.data_ptr():
             self._put(before.tokens)
         best = takes_best(sequences)
-        staged = self._stage(sequences, size, before)
-        self.apply(StepOrder(size, staged, *self._changes(block_tables), best, replays))
+        staged = self._stage(sequences, block_tables, size, before)
+        self.apply(StepOrder(size, staged, *self._changes(sequences, block_tables), best, replays))
         tokens = self._tokens[:count]
         if best:
             return PendingChoices(tokens, self._found[:count])
@@ -130,7 +130,7 @@ class DecodeSteps:
 
     def apply(self, order: StepOrder) -> None:
         """Tell the device, and run the step."""
-        write(self._staged[: 3 * order.size], torch.tensor(order.staged))
+        write(self._staged[: 4 * order.size], torch.tensor(order.staged))
         if order.changed:
             at = upload(order.changed, self._kv.device)
             tables = upload(order.tables, self._kv.device)
@@ -141,8 +141,14 @@ class DecodeSteps:
         """Make ``tokens`` [S], chosen outside a step, those that the next one goes on from."""
         self._tokens[: len(tokens)].copy_(tokens)
 
-    def _stage(self, sequences: Seq[Sequence], size: int, before: StepTokens | None) -> list[int]:
-        """Where each row's token comes from, and its position."""
+    def _stage(
+        self,
+        sequences: Seq[Sequence],
+        block_tables: Seq[list[int]],
+        size: int,
+        before: StepTokens | None,
+    ) -> list[int]:
+        """Where each row's token comes from, its position, and the block of that."""
         known, sources = [0] * size, [-1] * size
         for row, sequence in enumerate(sequences):
             if sequence.num_under_way:
@@ -151,13 +157,25 @@ class DecodeSteps:
             else:
                 known[row] = sequence.tokens[-1]
         positions = [sequence.num_computed for sequence in sequences]
-        positions += [-1] * (size - len(sequences))
-        return [*known, *sources, *positions]
+        blocks = [
+            table[position // BLOCK_TOKENS]
+            for table, position in zip(block_tables, positions, strict=True)
+        ]
+        padding = [-1] * (size - len(sequences))
+        return [*known, *sources, *positions, *padding, *blocks, *padding]
 
-    def _changes(self, block_tables: Seq[list[int]]) -> tuple[list[int], list[list[int]]]:
-        rows = [row for row, table in enumerate(block_tables) if table != self._known[row]]
-        for row in rows:
-            self._known[row] = block_tables[row]
+    def _changes(
+        self, sequences: Seq[Sequence], block_tables: Seq[list[int]]
+    ) -> tuple[list[int], list[list[int]]]:
+        rows = []
+        for row, table in enumerate(block_tables):
+            known = self._known[row]
+            if table != known:
+                # One new block is staged, if it is that of the position that is computed.
+                last = sequences[row].num_computed // BLOCK_TOKENS
+                if len(table) - 1 != last or table[:-1] != known:
+                    rows.append(row)
+                self._known[row] = table
         width = max((len(block_tables[row]) for row in rows), default=0)
         return rows, [block_tables[row] + [0] * (width - len(block_tables[row])) for row in rows]
 
@@ -181,7 +199,7 @@ class DecodeSteps:
 
     def _rows(self, size: int, *, best: bool) -> DecodeRows:
         return DecodeRows(
-            staged=self._staged[: 3 * size].view(3, size),
+            staged=self._staged[: 4 * size].view(4, size),
             tokens=self._tokens,
             found=self._found[:size],
             block_tables=self._tables[:size],

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from aegaeon_worker.kernels.launch import launch
+from aegaeon_worker.kv.shape import BLOCK_TOKENS
 
 _CHUNK = 4096
 
@@ -27,8 +28,8 @@ class DecodeInputs:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _inputs_kernel(  # type: ignore[no-untyped-def]
-    staged_ptr, tokens_ptr, ids_ptr, positions_ptr, lens_ptr, rows,
-    BLOCK: tl.constexpr, PDL: tl.constexpr,
+    staged_ptr, tokens_ptr, tables_ptr, ids_ptr, positions_ptr, lens_ptr, rows, table_stride,
+    TOKENS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.arange(0, BLOCK)
     inside = row < rows
@@ -38,14 +39,22 @@ def _inputs_kernel(  # type: ignore[no-untyped-def]
     known = tl.load(staged_ptr + row, mask=inside, other=0)
     source = tl.load(staged_ptr + rows + row, mask=inside, other=-1)
     position = tl.load(staged_ptr + 2 * rows + row, mask=inside, other=-1)
+    block = tl.load(staged_ptr + 3 * rows + row, mask=inside, other=0)
     before = tl.load(tokens_ptr + source, mask=source >= 0, other=0)
     tl.store(ids_ptr + row, tl.where(source >= 0, before, known), mask=inside)
     tl.store(positions_ptr + row, position, mask=inside)
     tl.store(lens_ptr + row, (position + 1).to(tl.int32), mask=inside)
+    at = row * table_stride + position // TOKENS
+    tl.store(tables_ptr + at, block, mask=inside & (position >= 0))
 
 
-def decode_inputs(staged: torch.Tensor, tokens: torch.Tensor) -> DecodeInputs:
-    """Of ``staged`` int64 [3, S], contiguous, and ``tokens`` int64 [B]; see ``DecodeRows``."""
+def decode_inputs(
+    staged: torch.Tensor, tokens: torch.Tensor, block_tables: torch.Tensor
+) -> DecodeInputs:
+    """Of ``staged`` int64 [4, S], contiguous, and ``tokens`` int64 [B]; see ``DecodeRows``.
+
+    Enters each row's block into ``block_tables`` int64 [S, B].
+    """
     rows = staged.shape[1]
     inputs = DecodeInputs(
         token_ids=torch.empty(rows, dtype=torch.int64, device=staged.device),
@@ -54,8 +63,9 @@ def decode_inputs(staged: torch.Tensor, tokens: torch.Tensor) -> DecodeInputs:
     )
     launch(
         _inputs_kernel, (1,),
-        staged, tokens, inputs.token_ids, inputs.positions, inputs.context_lens, rows,
-        BLOCK=triton.next_power_of_2(rows), num_warps=1,
+        staged, tokens, block_tables, inputs.token_ids, inputs.positions, inputs.context_lens,
+        rows, block_tables.stride(0),
+        TOKENS=BLOCK_TOKENS, BLOCK=triton.next_power_of_2(rows), num_warps=1,
     )  # fmt: skip
     return inputs
 

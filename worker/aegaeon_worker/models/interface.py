@@ -49,8 +49,9 @@ class DecodeRows:
     """
 
     staged: torch.Tensor
-    """int64 [3, S]. Per row: its newest token; instead of it, the row of ``tokens`` that holds it,
-    or -1; and its position, or -1 for padding, whose KV is neither read nor written."""
+    """int64 [4, S]. Per row: its newest token; instead of it, the row of ``tokens`` that holds it,
+    or -1; its position, or -1 for padding, whose KV is neither read nor written; and the block that
+    it goes to, which the step enters into ``block_tables``."""
     tokens: torch.Tensor
     """int64 [B], B >= S: first those of the step before, in the end the new ones."""
     found: torch.Tensor

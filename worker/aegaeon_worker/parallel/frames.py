@@ -148,7 +148,7 @@ def read_order(frame: Frame) -> tuple[int, StepOrder, bool]:
     numbers = array("i")
     numbers.frombytes(frame.body)
     model, size, flags, count, width = numbers[:5]
-    staged, rest = numbers[5 : 5 + 3 * size].tolist(), numbers[5 + 3 * size :].tolist()
+    staged, rest = numbers[5 : 5 + 4 * size].tolist(), numbers[5 + 4 * size :].tolist()
     tables = [rest[at : at + width] for at in range(count, len(rest), width)] if width else []
     order = StepOrder(size, staged, rest[:count], tables, bool(flags & 1), bool(flags & 2))
     return model, order, bool(flags & 4)

@@ -73,9 +73,18 @@ def test_decode_steps_feed_each_other_and_padding_touches_nothing(
         while len(table) < width:
             table.append(kernels._free.pop())
         tables[sequence, :width] = torch.tensor(table)
+    whole = tables.clone()
+    tables[:2, 1:width] = 10**6  # all but the blocks of the prompts' beginnings
+    tables[1, 1:2] = whole[1, 1]
+
+    def blocks(*positions: int) -> list[int]:
+        return [int(whole[row, position // 16]) for row, position in enumerate(positions)]
+
     logits = torch.empty(3, VOCAB_SIZE)
     rows = DecodeRows(
-        staged=torch.tensor([[int(first[0]), int(first[1]), 0], [-1, -1, -1], [15, 40, -1]]),
+        staged=torch.tensor(
+            [[int(first[0]), int(first[1]), 0], [-1, -1, -1], [15, 40, -1], [*blocks(15, 40), -1]]
+        ),
         tokens=torch.full((5,), 10**6),
         found=torch.empty(3, 2, dtype=torch.float64),
         block_tables=tables,
@@ -93,7 +102,8 @@ def test_decode_steps_feed_each_other_and_padding_touches_nothing(
         # From now on each from the row of the other, and back again.
         sources = [0, 1] if number % 2 else [1, 0]
         rows.tokens[:2] = rows.tokens[sources]
-        rows.staged.copy_(torch.tensor([[0, 0, 0], [*sources, -1], [16 + number, 41 + number, -1]]))
+        at = 16 + number, 41 + number
+        rows.staged.copy_(torch.tensor([[0, 0, 0], [*sources, -1], [*at, -1], [*blocks(*at), -1]]))
     assert torch.tensor(chosen).t().tolist() == [expected[0], expected[1]]
     used = set(tables[:2, :width].flatten().tolist())
     untouched = [block for block in range(kernels.kv.shape[0]) if block not in used]

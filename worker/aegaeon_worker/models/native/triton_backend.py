@@ -77,7 +77,7 @@ class TritonBackend:
 
         @torch.inference_mode()
         def step(rows: DecodeRows) -> None:
-            inputs = decode_inputs(rows.staged, rows.tokens)
+            inputs = decode_inputs(rows.staged, rows.tokens, rows.block_tables)
             columns = logits_of(inputs.token_ids, self._decode_attention(inputs, rows), None)
             if rows.logits is None:
                 choose_best(vocabulary.own(columns), rows.tokens, rows.found)
