@@ -17,7 +17,7 @@ NODE_STAMP := $(NODE)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint proto proto-check bench chaos soak fuzz wheel audit clean
+.PHONY: help setup demo example test lint proto proto-check bench chaos soak fuzz wheel audit clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  \1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -26,6 +26,9 @@ setup: $(STAMP) $(NODE_STAMP) ## Install everything for development.
 
 demo: $(STAMP) ## Serve two models with one worker and print what they write.
 	$(BIN)/python examples/demo.py
+
+example: $(STAMP) ## Run examples/python_api.py, with the demo model in place of its own.
+	$(BIN)/python examples/with_demo_model.py
 
 # The model is fetched first, so that no test waits for the network.
 test: setup ## Run all tests.

@@ -1,4 +1,8 @@
-"""Generate from token ids. Run it from the repository's root; the model's path is in the YAML."""
+"""Generate from token ids. Run it from the repository's root.
+
+The YAML file names the model: from the local Hugging Face cache (``hf download Qwen/Qwen3-4B``), or
+at a path of this machine. ``make example`` runs this with the demo model in its place.
+"""
 
 import os
 import time
