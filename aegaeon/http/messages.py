@@ -18,7 +18,7 @@ class Function(Body):
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    #: Arguments of calls have the schema's form anyway where calls are required.
+    #: Arguments have the schema's form. Where calls are required they have it anyway.
     strict: bool | None = None
 
 
@@ -40,6 +40,20 @@ class NamedTool(Body):
 
     type: Literal["function"]
     function: NamedFunction
+
+
+class AllowedSet(Body):
+    """See `AllowedTools`."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=128)]
+
+
+class AllowedTools(Body):
+    """The tools that may be called, of all that the model is shown."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedSet
 
 
 class CalledFunction(Body):

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from aegaeon.http.body import Body
 from aegaeon.http.errors import from_validation
 from aegaeon.http.formats import FormBody
-from aegaeon.http.messages import Message, NamedTool, Tool
+from aegaeon.http.messages import AllowedTools, Message, NamedTool, Tool
 from aegaeon.model_spec import DTypeName
 
 #: Sequences that one request may ask for: prompts times ``n``.
@@ -124,7 +124,11 @@ class ChatBody(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    tool_choice: (
+        Literal["auto", "none", "required"]
+        | Annotated[NamedTool | AllowedTools, Field(discriminator="type")]
+        | None
+    ) = None
     parallel_tool_calls: bool | None = None
     #: OpenAI's newer names of ``user``, as a label and as a hint that prompts begin alike, which
     #: is found without.

@@ -26,6 +26,9 @@ class Vocabulary:
         self.spelled: dict[int, bytes] = {}
         self.added: dict[int, str] = {}
         self.special: set[int] = set(tokenizer.all_special_ids)
+        #: Ids that are no text to llguidance, which a grammar has to name: special tokens, and all
+        #: that were added in angle brackets.
+        self.whole: set[int] = self.special
         self.streams = self._backend is not None
         self._decoder: Any = None
         if self._backend is None:
@@ -35,6 +38,11 @@ class Vocabulary:
         contents = {token.content for token in added.values() if token.special}
         self.special = {
             found for text in contents if (found := self._backend.token_to_id(text)) is not None
+        }
+        self.whole = self.special | {
+            token_id
+            for token_id, text in self.added.items()
+            if text.startswith("<") and text.endswith(">")
         }
         if self._backend.decoder is not None:
             self._decoder = json.loads(self._backend.decoder.__getstate__())

@@ -18,6 +18,7 @@ from tests.integration.daemons import Daemons, running_daemons
 from tests.integration.gateways import RunningGateway, running_gateway
 from tests.integration.models import LONG_CONTEXT, tiny_model
 from tests.integration.text_model import (
+    BEGIN_CALL,
     SHORT_CONTEXT,
     TOOL_TEMPLATE,
     UNTOLD_TEMPLATE,
@@ -98,13 +99,15 @@ def demo_model() -> Path:
 @pytest.fixture(scope="session")
 def text_specs(tmp_path_factory: pytest.TempPathFactory) -> list[ModelSpec]:
     """Tiny models with tokenizers: with a long context, with a short one, with one beyond what the
-    device holds, one that calls tools, and one of which it is said how it does."""
+    device holds, one that calls tools, one that has a token for it, and one of which it is said how
+    it does."""
     folder = tmp_path_factory.mktemp("text")
     return [
         text_model("long", folder),
         text_model("short", folder, context=SHORT_CONTEXT),
         text_model("vast", folder, context=2 << 20),
         text_model("tools", folder, context=4096, template=TOOL_TEMPLATE),
+        text_model("marked", folder, context=4096, template=TOOL_TEMPLATE, added=BEGIN_CALL),
         replace(
             text_model("coder", folder, context=4096, template=UNTOLD_TEMPLATE),
             tool_parser="qwen3_coder",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,11 @@ class RunningGateway:
 
 @contextmanager
 def running_gateway(
-    folder: Path, shm_dir: Path, specs: Sequence[ModelSpec], **limits: object
+    folder: Path,
+    shm_dir: Path,
+    specs: Sequence[ModelSpec],
+    worker_flags: Mapping[str, object] | None = None,
+    **limits: object,
 ) -> Iterator[RunningGateway]:
     with running_daemons(folder, shm_dir) as daemons:
         scheduler = daemons.scheduler(**limits)
@@ -75,7 +79,8 @@ def running_gateway(
             },
         )
         # An instance of its own: a gateway may run beside other services of the same tests.
-        worker = daemons.worker(scheduler.address, instance=folder.name).wait_ready()
+        own = {"instance": folder.name, **(worker_flags or {})}
+        worker = daemons.worker(scheduler.address, **own).wait_ready()
         running = RunningGateway(daemons, scheduler, worker, gateway.wait_ready())
         with running.http() as client:
             for spec in specs:

@@ -31,6 +31,8 @@ TOOL_TEMPLATE = (
     "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+#: What its calls begin with, and its last token where that was added.
+BEGIN_CALL = "<tool_call>"
 #: Of a model whose form of calls the template does not tell.
 UNTOLD_TEMPLATE = (
     "{% for t in tools or [] %}<tool>{{ t | tojson }}{% endfor %}"
@@ -42,7 +44,12 @@ UNTOLD_TEMPLATE = (
 
 
 def text_model(
-    name: str, folder: Path, *, context: int = LONG_CONTEXT, template: str = TEMPLATE
+    name: str,
+    folder: Path,
+    *,
+    context: int = LONG_CONTEXT,
+    template: str = TEMPLATE,
+    added: str = ADDED,
 ) -> ModelSpec:
     """Bytes and two-letter words; ids 0 to 2 are special, and 2 is the end."""
     spec = tiny_model(name, "llama", folder, max_position_embeddings=context)
@@ -58,7 +65,7 @@ def text_model(
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token=special[0], bos_token=special[1], eos_token=special[2]
     )
-    tokenizer.add_tokens([ADDED])
+    tokenizer.add_tokens([added])
     tokenizer.chat_template = template
     tokenizer.save_pretrained(spec.path())
     return spec

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from aegaeon.http.errors import from_validation, unsupported
 from aegaeon.http.formats import JsonObjectFormat
 from aegaeon.http.responses.schemas import (
+    FlatAllowedTools,
     FlatChoice,
     InputCall,
     InputMessage,
@@ -55,15 +56,25 @@ def to_chat(body: ResponsesBody) -> ChatBody:
             {"type": "function", "function": tool.model_dump(exclude={"type"})}
             for tool in body.tools
         ]
-    choice = body.tool_choice
-    if isinstance(choice, FlatChoice):
-        chat["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
-    else:
-        chat["tool_choice"] = choice
+    chat["tool_choice"] = _choice(body)
     try:
         return ChatBody.model_validate(chat)
     except ValidationError as error:
         raise from_validation(error) from None
+
+
+def _choice(body: ResponsesBody) -> Any:
+    choice = body.tool_choice
+    if isinstance(choice, FlatChoice):
+        return _named(choice)
+    if isinstance(choice, FlatAllowedTools):
+        allowed = {"mode": choice.mode, "tools": [_named(tool) for tool in choice.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+    return choice
+
+
+def _named(tool: FlatChoice) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": tool.name}}
 
 
 def _messages(body: ResponsesBody) -> list[dict[str, Any]]:

@@ -93,6 +93,14 @@ class FlatChoice(Body):
     name: FunctionName
 
 
+class FlatAllowedTools(Body):
+    """The functions that may be called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FlatChoice], Field(min_length=1, max_length=128)]
+
+
 class ResponsesBody(Body):
     """POST /v1/responses."""
 
@@ -105,7 +113,11 @@ class ResponsesBody(Body):
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     text: TextOptions | None = None
-    tool_choice: Literal["auto", "none", "required"] | FlatChoice | None = None
+    tool_choice: (
+        Literal["auto", "none", "required"]
+        | Annotated[FlatChoice | FlatAllowedTools, Field(discriminator="type")]
+        | None
+    ) = None
     tools: Annotated[list[FlatTool], Field(max_length=128)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     user: Label | None = None

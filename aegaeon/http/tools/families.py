@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aegaeon.grammars import lark_schema
-from aegaeon.http.messages import Tool
 from aegaeon.http.tools.marks import Marks
-from aegaeon.http.tools.tagged_grammar import tagged_rules, text_rules
 from aegaeon.http.vocabulary import Vocabulary
 
 
@@ -83,51 +78,13 @@ def family_of(template: str) -> Family | None:
 
 def shown_ids(family: Family, vocabulary: Vocabulary) -> frozenset[int]:
     """Special tokens that mark calls, and are therefore part of the text that is parsed."""
+    return frozenset(mark_ids(family, vocabulary).values()) & vocabulary.special
+
+
+def mark_ids(family: Family, vocabulary: Vocabulary) -> dict[str, int]:
+    """Marks of calls that are one token, and no text to grammars."""
     marks = family.marks
     texts = {marks.begin, marks.end, marks.prefix, marks.split, "[CALL_ID]"}
-    return frozenset(token for token in vocabulary.special if vocabulary.added.get(token) in texts)
-
-
-def calls_grammar(
-    family: Family, vocabulary: Vocabulary, tools: Sequence[Tool], *, single: bool
-) -> str:
-    """Lark rules whose ``calls`` is one call of one of the tools, or several. Raises ApiError."""
-    special = {
-        text: token
-        for token in shown_ids(family, vocabulary)
-        if (text := vocabulary.added.get(token))
+    return {
+        text: token for token in vocabulary.whole if (text := vocabulary.added.get(token)) in texts
     }
-    rules = text_rules() if family.tagged else []
-    for number, tool in enumerate(tools):
-        if family.tagged:
-            rules += tagged_rules(number, tool)
-            continue
-        name = json.dumps(tool.function.name)
-        schema = lark_schema(tool.function.parameters or {"type": "object"})
-        rules.append(f"arguments_{number}: {schema}")
-        if family.marks.split:
-            split = _text(family.marks.split, special)
-            rules.append(f"call_{number}: {name} {split} arguments_{number}")
-        else:
-            opening = json.dumps(f'{{"name": {name}, "{family.arguments}": ')
-            rules.append(f'call_{number}: {opening} arguments_{number} "}}"')
-    one = " | ".join(f"call_{number}" for number in range(len(tools)))
-    before, after = _text(family.before, special), _text(family.after, special)
-    between = _text(family.between, special)
-    if family.in_list:
-        more = "" if single else f" ({between} call)*"
-        rules += [f"calls: {before} call{more} {after}", f"call: {one}"]
-    else:
-        more = "" if single else f" ({between} whole)*"
-        rules += [f"calls: whole{more}", f"whole: {before} call {after}", f"call: {one}"]
-    return "\n".join(rules)
-
-
-def _text(text: str, special: dict[str, int]) -> str:
-    """A literal of a grammar, in which special tokens are ids."""
-    for mark, token in special.items():
-        first, found, rest = text.partition(mark)
-        if found:
-            parts = (_text(first, special), f"<[{token}]>", _text(rest, special))
-            return " ".join(part for part in parts if part)
-    return json.dumps(text) if text else ""

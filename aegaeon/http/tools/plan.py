@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,23 +13,16 @@ from aegaeon.grammars import lark_schema
 from aegaeon.http.chat import template_of
 from aegaeon.http.errors import ApiError, unsupported
 from aegaeon.http.formats import check_form
-from aegaeon.http.messages import NamedTool, Tool
+from aegaeon.http.messages import Tool
 from aegaeon.http.models import ServedModel
 from aegaeon.http.schemas import ChatBody
 from aegaeon.http.tools.argument_types import ArgumentTypes
 from aegaeon.http.tools.call_scanner import CallScanner
-from aegaeon.http.tools.families import (
-    Family,
-    calls_grammar,
-    family_of,
-    named_family,
-    shown_ids,
-)
+from aegaeon.http.tools.choice import Choice, read_choice
+from aegaeon.http.tools.families import Family, family_of, named_family, shown_ids
+from aegaeon.http.tools.grammars import calls_grammar, free_grammar
 from aegaeon.http.tools.parser import CallParser
 from aegaeon.http.tools.tagged_scanner import FUNCTION, TaggedScanner
-
-#: First rule of a grammar of calls and nothing else.
-_CALLS = "start: calls\n"
 
 
 @dataclass(frozen=True)
@@ -73,46 +66,50 @@ def plan_chat(model: ServedModel, body: ChatBody) -> ChatPlan:
     if asked is not None:
         check_form(*asked)
     constraint = asked[1] if asked is not None else None
-    tools = body.tools or []
-    choice = body.tool_choice
-    if not tools or choice == "none":
-        if not tools and choice not in (None, "none", "auto"):
-            raise ApiError("tool_choice: there are no tools", code="invalid_value", param="tools")
+    choice = read_choice(body)
+    if choice is None:
         return ChatPlan(constraint=constraint)
-    family = _family(model, tools)
-    single = body.parallel_tool_calls is False or isinstance(choice, NamedTool)
-    start = _start(choice, asked)
-    if start:
-        rules = calls_grammar(family, model.vocabulary, _called(tools, choice), single=single)
-        constraint = Constraint.grammar(start + rules)
+    family = _family(model, choice.shown)
+    rules = _rules(model, family, choice, asked)
+    if rules:
+        constraint = Constraint.grammar(rules)
         check_form("tools", constraint)
     return ChatPlan(
-        tools=[tool.model_dump(exclude_none=True) for tool in tools],
+        tools=[tool.model_dump(exclude_none=True) for tool in choice.shown],
         constraint=constraint,
         family=family,
         shown=shown_ids(family, model.vocabulary),
-        single=single,
-        required=start == _CALLS,
-        types={tool.function.name: ArgumentTypes(tool) for tool in tools},
+        single=choice.single,
+        required=choice.required,
+        types={tool.function.name: ArgumentTypes(tool) for tool in choice.shown},
     )
 
 
-def _start(choice: object, asked: tuple[str, Constraint] | None) -> str:
-    """First rule of a grammar of calls; empty where there is none to be."""
-    if choice not in (None, "auto"):
-        if asked is None:
-            return _CALLS
-        raise ApiError(
-            f"{asked[0]}: has no effect where a call is required",
-            code="invalid_value",
-            param=asked[0],
-        )
-    if asked is not None and asked[0] == "response_format":
-        return f"start: calls | answer\nanswer: {lark_schema(json.loads(asked[1].text))}\n"
-    return ""
+def _rules(
+    model: ServedModel, family: Family, choice: Choice, asked: tuple[str, Constraint] | None
+) -> str:
+    """The grammar of an answer; empty where calls are the model's own."""
+    vocabulary, single = model.vocabulary, choice.single
+    start = ""
+    if choice.required:
+        if asked is not None:
+            problem = "has no effect where a call is required"
+            raise ApiError(f"{asked[0]}: {problem}", code="invalid_value", param=asked[0])
+        start = "start: calls\n"
+    elif asked is not None and asked[0] == "response_format":
+        start = f"start: calls | answer\nanswer: {lark_schema(json.loads(asked[1].text))}\n"
+    if start:
+        return start + calls_grammar(family, vocabulary, choice.callable, single=single)
+    if not choice.held:
+        return ""
+    if asked is not None:
+        problem = "cannot be held together with strict or allowed tools; use response_format"
+        raise ApiError(f"{asked[0]}: {problem}", code="invalid_value", param=asked[0])
+    ends = model.eos_token_ids
+    return free_grammar(family, vocabulary, choice.shown, choice.callable, ends, single=single)
 
 
-def _family(model: ServedModel, tools: list[Tool]) -> Family:
+def _family(model: ServedModel, tools: Sequence[Tool]) -> Family:
     template = template_of(model, tools=True)
     if "tools" not in template:
         raise unsupported("tools", f"the chat template of model {model.name!r} has none")
@@ -125,17 +122,3 @@ def _family(model: ServedModel, tools: list[Tool]) -> Family:
             schema = Constraint.json_schema(tool.function.parameters)
             check_form(f"tools[{number}].function.parameters", schema)
     return family
-
-
-def _called(tools: list[Tool], choice: object) -> list[Tool]:
-    """The tools that may be called."""
-    if not isinstance(choice, NamedTool):
-        return tools
-    named = [tool for tool in tools if tool.function.name == choice.function.name]
-    if not named:
-        raise ApiError(
-            f"tool_choice: there is no tool {choice.function.name!r}",
-            code="invalid_value",
-            param="tool_choice",
-        )
-    return named[:1]

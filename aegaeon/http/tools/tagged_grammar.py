@@ -10,6 +10,7 @@ from aegaeon.grammars import lark_schema
 from aegaeon.http.errors import ApiError, unsupported
 from aegaeon.http.messages import Tool
 from aegaeon.http.tools.argument_types import ArgumentTypes, resolved, type_of
+from aegaeon.http.tools.tagged_scanner import FUNCTION
 from aegaeon.http.tools.text_patterns import FORMATS, whole_pattern
 
 #: A string without limits, up to the end of its tag. It is over at the first such tag.
@@ -31,9 +32,19 @@ def text_rules() -> list[str]:
 
 
 def tagged_rules(number: int, tool: Tool) -> list[str]:
-    """Rules whose ``call_NUMBER`` is a call of the tool. Raises ApiError for a schema that says
-    more than they can."""
+    """Rules whose ``call_NUMBER`` is a call of the tool, and ``inside_NUMBER`` what follows its
+    name. Raises ApiError for a schema that says more than they can."""
     return _Rules(number, tool).made()
+
+
+def free_rules(number: int, tool: Tool) -> list[str]:
+    """The same with arguments of any names, which are any text."""
+    argument = f"argument_{number}"
+    return [
+        f'{argument}: "<parameter=" /[^>\\n<]{{1,256}}/ ">\\n" {_ANY_TEXT} "\\n"',
+        f'inside_{number}: {argument}* "</function>"',
+        _call_rule(number, tool),
+    ]
 
 
 class _Rules:
@@ -47,7 +58,7 @@ class _Rules:
         self._rules: list[str] = []
 
     def made(self) -> list[str]:
-        parts = [_literal(f"<function={self._tool.function.name}>\n")]
+        parts = []
         required = self._names("required")
         for position, name in enumerate(self._written(required)):
             rule = f"argument_{self._number}_{position}"
@@ -56,7 +67,8 @@ class _Rules:
             self._rules.append(f'{rule}: {opening} ({alternatives}) "\\n"')
             parts.append(rule if name in required else f"{rule}?")
         parts.append('"</function>"')
-        return [*self._rules, f"call_{self._number}: {' '.join(parts)}"]
+        inside = f"inside_{self._number}: {' '.join(parts)}"
+        return [*self._rules, inside, _call_rule(self._number, self._tool)]
 
     def _written(self, required: list[str]) -> list[str]:
         """Arguments in their order, those that are required and have no schema last."""
@@ -154,9 +166,14 @@ class _Rules:
     def _refused(self, where: str) -> ApiError:
         return unsupported(
             "tools",
-            f"function {self._tool.function.name!r}: a required call of this model cannot be held "
-            f"to {where} of its parameters, as it writes strings without quotes",
+            f"function {self._tool.function.name!r}: calls of this model cannot be held to {where} "
+            "of its parameters, as it writes strings without quotes",
         )
+
+
+def _call_rule(number: int, tool: Tool) -> str:
+    opening = _literal(f"{FUNCTION}{tool.function.name}>\n")
+    return f"call_{number}: {opening} inside_{number}"
 
 
 def _text_rule(name: str, least: int, most: int | None, *patterns: str) -> list[str]:
