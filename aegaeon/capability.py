@@ -20,6 +20,7 @@ class Capability(enum.IntEnum):
     TOOL_PARSERS = 5
     KV_FETCH = 6
     TENSOR_PARALLELISM = 7
+    KV_OFFERS = 8
 
 
 Capabilities = frozenset[Capability]
@@ -34,6 +35,7 @@ OF_WORKER: Capabilities = frozenset(
         Capability.PROMPT_LOGPROBS,
         Capability.KV_FETCH,
         Capability.TENSOR_PARALLELISM,
+        Capability.KV_OFFERS,
     }
 )
 

@@ -27,6 +27,7 @@ BENCHMARKS = {
     "weight_switch": "switching between two models in the weight cache alone",
     "gpu_engine": "the whole engine on one GPU, with transformers beside it",
     "gpu_decode": "the native decoder on one GPU",
+    "gpu_handoff": "KV from the device of one process to that of another, on one GPU or two",
     "gpu_memory": "memory and model switches on one GPU",
 }
 

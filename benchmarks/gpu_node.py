@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,9 @@ from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.kv.model_memory import ModelMemory
 from aegaeon_worker.kv.shape import KvShape
+from aegaeon_worker.peers.lender import LenderGone, PullAnswered
+from aegaeon_worker.peers.lending import SaveOffer
+from aegaeon_worker.peers.links import ALONE, PeerLinks
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.layout import TensorSpec, WeightLayout
 from aegaeon_worker.weights.resident import ResidentWeights
@@ -70,8 +74,12 @@ class GpuNode:
         pool_nbytes: int,
         slabs: tuple[int, int],
         cache_nbytes: int,
+        *,
+        index: int = 0,
+        peers: tuple[Path, bool] | None = None,
     ) -> None:
-        self.driver = BoundDriver(0)
+        """On ``cuda:index``; ``peers``: the folder of its node's offers, and whether it lends."""
+        self.driver = BoundDriver(index)
         stack.callback(self.driver.close)
         self.lock = GpuLock(folder, self.driver.uuid, self.driver.name)
         stack.callback(self.lock.release)
@@ -82,7 +90,15 @@ class GpuNode:
         stack.callback(self.slabs.close)
         self.cache = WeightCache(folder, cache_nbytes, self.device)
         stack.callback(self.cache.close)
-        self.memory = MemoryManager(self.device, self.slabs)
+        self.inbox: queue.SimpleQueue[PullAnswered | LenderGone | SaveOffer] = queue.SimpleQueue()
+        links = ALONE
+        if peers is not None:
+            root, lends = peers
+            links = PeerLinks.open(root, int(lends), self.device, self.inbox.put, lends=lends)
+            stack.callback(links.close)
+        self.memory = MemoryManager(
+            self.device, self.slabs, lending=links.lending, borrowing=links.borrowing
+        )
         stack.callback(self.memory.close)
 
     def add_model(self, name: str, layout: WeightLayout, shape: KvShape, seed: int) -> ModelMemory:

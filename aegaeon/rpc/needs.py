@@ -103,6 +103,7 @@ SCHEDULER = Reader(
     ignorable={
         "GenerateRequest.trace_parent": "a trace has fewer spans",
         "RegisterWorkerRequest.capabilities": "it knows no more than the worker does",
+        "RegisterWorkerRequest.kv_sharing": "a scheduler without it asks for no offers",
     },
 )
 
@@ -121,6 +122,9 @@ WORKER = Reader(
         "SamplingParameters.constraint": Capability.CONSTRAINTS,
         "KvPlace.address": Capability.KV_FETCH,
         "KvPlace.pieces": Capability.TENSOR_PARALLELISM,
+        "KvPlace.offer": Capability.KV_OFFERS,
+        "KvPlace.num_offered": Capability.KV_OFFERS,
+        "QueueTurn.on_device": Capability.KV_OFFERS,
         **_SEQUENCES,
         **_REQUESTS,
     },

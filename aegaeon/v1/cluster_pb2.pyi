@@ -39,6 +39,7 @@ class KvTransport(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KV_TRANSPORT_UNSPECIFIED: _ClassVar[KvTransport]
     KV_TRANSPORT_SLABS: _ClassVar[KvTransport]
     KV_TRANSPORT_WIRE: _ClassVar[KvTransport]
+    KV_TRANSPORT_DEVICE: _ClassVar[KvTransport]
 ENGINE_ROLE_UNSPECIFIED: EngineRole
 ENGINE_ROLE_SIMPLE: EngineRole
 ENGINE_ROLE_PREFILL: EngineRole
@@ -54,6 +55,7 @@ ROUTING_POLICY_ROUND_ROBIN: RoutingPolicy
 KV_TRANSPORT_UNSPECIFIED: KvTransport
 KV_TRANSPORT_SLABS: KvTransport
 KV_TRANSPORT_WIRE: KvTransport
+KV_TRANSPORT_DEVICE: KvTransport
 
 class NodeTopology(_message.Message):
     __slots__ = ("node_id", "num_engines", "num_prefill_engines", "num_decode_engines", "tensor_parallel_size", "cpu_num_slabs", "cpu_slab_bytes", "weight_cache_bytes")
@@ -122,7 +124,7 @@ class NodeMemory(_message.Message):
     def __init__(self, cpu_num_slabs: _Optional[int] = ..., cpu_slab_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ...) -> None: ...
 
 class RegisterWorkerRequest(_message.Message):
-    __slots__ = ("contract_version", "node_id", "worker_index", "address", "device", "memory", "incarnation", "pid", "max_batch_sequences", "role", "tensor_parallel_size", "capabilities")
+    __slots__ = ("contract_version", "node_id", "worker_index", "address", "device", "memory", "incarnation", "pid", "max_batch_sequences", "role", "tensor_parallel_size", "capabilities", "kv_sharing")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +137,7 @@ class RegisterWorkerRequest(_message.Message):
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    KV_SHARING_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     node_id: str
     worker_index: int
@@ -147,7 +150,18 @@ class RegisterWorkerRequest(_message.Message):
     role: EngineRole
     tensor_parallel_size: int
     capabilities: _containers.RepeatedScalarFieldContainer[_inference_pb2.Capability]
-    def __init__(self, contract_version: _Optional[int] = ..., node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., max_batch_sequences: _Optional[int] = ..., role: _Optional[_Union[EngineRole, str]] = ..., tensor_parallel_size: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_inference_pb2.Capability, str]]] = ...) -> None: ...
+    kv_sharing: KvSharing
+    def __init__(self, contract_version: _Optional[int] = ..., node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., incarnation: _Optional[str] = ..., pid: _Optional[int] = ..., max_batch_sequences: _Optional[int] = ..., role: _Optional[_Union[EngineRole, str]] = ..., tensor_parallel_size: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_inference_pb2.Capability, str]]] = ..., kv_sharing: _Optional[_Union[KvSharing, _Mapping]] = ...) -> None: ...
+
+class KvSharing(_message.Message):
+    __slots__ = ("device", "readable", "obstacle")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    READABLE_FIELD_NUMBER: _ClassVar[int]
+    OBSTACLE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    readable: _containers.RepeatedScalarFieldContainer[str]
+    obstacle: str
+    def __init__(self, device: _Optional[str] = ..., readable: _Optional[_Iterable[str]] = ..., obstacle: _Optional[str] = ...) -> None: ...
 
 class RegisterWorkerResponse(_message.Message):
     __slots__ = ("epoch", "lease_ttl_ns", "contract_version", "capabilities")
@@ -236,7 +250,7 @@ class RuntimeSnapshot(_message.Message):
     def __init__(self, taken_unix_ns: _Optional[int] = ..., started_unix_ns: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., engines: _Optional[_Iterable[_Union[EngineInfo, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[_model_pb2.ModelInfo, _Mapping]]] = ..., active_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., statistics: _Optional[_Union[Statistics, _Mapping]] = ..., kv_links: _Optional[_Iterable[_Union[KvLink, _Mapping]]] = ...) -> None: ...
 
 class KvLink(_message.Message):
-    __slots__ = ("source_node_id", "target_node_id", "transport", "transfers", "interruptions", "bytes", "time_ns", "bytes_per_s")
+    __slots__ = ("source_node_id", "target_node_id", "transport", "transfers", "interruptions", "bytes", "time_ns", "bytes_per_s", "device_obstacle")
     SOURCE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     TARGET_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +259,7 @@ class KvLink(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     TIME_NS_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_OBSTACLE_FIELD_NUMBER: _ClassVar[int]
     source_node_id: str
     target_node_id: str
     transport: KvTransport
@@ -253,10 +268,11 @@ class KvLink(_message.Message):
     bytes: int
     time_ns: int
     bytes_per_s: int
-    def __init__(self, source_node_id: _Optional[str] = ..., target_node_id: _Optional[str] = ..., transport: _Optional[_Union[KvTransport, str]] = ..., transfers: _Optional[int] = ..., interruptions: _Optional[int] = ..., bytes: _Optional[int] = ..., time_ns: _Optional[int] = ..., bytes_per_s: _Optional[int] = ...) -> None: ...
+    device_obstacle: str
+    def __init__(self, source_node_id: _Optional[str] = ..., target_node_id: _Optional[str] = ..., transport: _Optional[_Union[KvTransport, str]] = ..., transfers: _Optional[int] = ..., interruptions: _Optional[int] = ..., bytes: _Optional[int] = ..., time_ns: _Optional[int] = ..., bytes_per_s: _Optional[int] = ..., device_obstacle: _Optional[str] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("node_id", "worker_index", "epoch", "address", "device", "memory", "pid", "connected", "usage", "draining", "contract_version", "rank", "capabilities")
+    __slots__ = ("node_id", "worker_index", "epoch", "address", "device", "memory", "pid", "connected", "usage", "draining", "contract_version", "rank", "capabilities", "kv_sharing")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +286,7 @@ class WorkerInfo(_message.Message):
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    KV_SHARING_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     worker_index: int
     epoch: int
@@ -283,7 +300,8 @@ class WorkerInfo(_message.Message):
     contract_version: int
     rank: int
     capabilities: _containers.RepeatedScalarFieldContainer[_inference_pb2.Capability]
-    def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., pid: _Optional[int] = ..., connected: _Optional[bool] = ..., usage: _Optional[_Union[WorkerMemory, _Mapping]] = ..., draining: _Optional[bool] = ..., contract_version: _Optional[int] = ..., rank: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_inference_pb2.Capability, str]]] = ...) -> None: ...
+    kv_sharing: KvSharing
+    def __init__(self, node_id: _Optional[str] = ..., worker_index: _Optional[int] = ..., epoch: _Optional[int] = ..., address: _Optional[str] = ..., device: _Optional[_Union[DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[NodeMemory, _Mapping]] = ..., pid: _Optional[int] = ..., connected: _Optional[bool] = ..., usage: _Optional[_Union[WorkerMemory, _Mapping]] = ..., draining: _Optional[bool] = ..., contract_version: _Optional[int] = ..., rank: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_inference_pb2.Capability, str]]] = ..., kv_sharing: _Optional[_Union[KvSharing, _Mapping]] = ...) -> None: ...
 
 class WorkerMemory(_message.Message):
     __slots__ = ("device_weight_bytes", "device_kv_bytes", "device_free_bytes", "host_kv_bytes", "weight_cache_bytes", "sequences", "prefix_device_bytes", "prefix_host_bytes", "prefix_queried_tokens", "prefix_reused_tokens", "device_graph_bytes")

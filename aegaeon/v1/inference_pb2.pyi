@@ -25,6 +25,7 @@ class Capability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAPABILITY_TOOL_PARSERS: _ClassVar[Capability]
     CAPABILITY_KV_FETCH: _ClassVar[Capability]
     CAPABILITY_TENSOR_PARALLELISM: _ClassVar[Capability]
+    CAPABILITY_KV_OFFERS: _ClassVar[Capability]
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
@@ -37,6 +38,7 @@ CAPABILITY_PREFIX_ISOLATION: Capability
 CAPABILITY_TOOL_PARSERS: Capability
 CAPABILITY_KV_FETCH: Capability
 CAPABILITY_TENSOR_PARALLELISM: Capability
+CAPABILITY_KV_OFFERS: Capability
 
 class StopConditions(_message.Message):
     __slots__ = ("max_new_tokens", "min_new_tokens", "eos_token_ids", "stop_token_ids", "ignore_eos", "max_model_len")

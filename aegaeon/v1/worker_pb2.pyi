@@ -92,18 +92,22 @@ class SequenceSpec(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., model: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., generated_token_ids: _Optional[_Iterable[int]] = ..., stop: _Optional[_Union[_inference_pb2.StopConditions, _Mapping]] = ..., kv: _Optional[_Union[KvPlace, _Mapping]] = ..., sampling: _Optional[_Union[_inference_pb2.SamplingParameters, _Mapping]] = ..., no_prefix_caching: _Optional[bool] = ..., cache_salt: _Optional[str] = ..., label: _Optional[str] = ..., trace_parent: _Optional[str] = ..., tpot_ns: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., told_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class KvPlace(_message.Message):
-    __slots__ = ("num_tokens", "block_bytes", "runs", "address", "pieces")
+    __slots__ = ("num_tokens", "block_bytes", "runs", "address", "pieces", "offer", "num_offered")
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PIECES_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    NUM_OFFERED_FIELD_NUMBER: _ClassVar[int]
     num_tokens: int
     block_bytes: int
     runs: _containers.RepeatedCompositeFieldContainer[BlockRun]
     address: str
     pieces: int
-    def __init__(self, num_tokens: _Optional[int] = ..., block_bytes: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[BlockRun, _Mapping]]] = ..., address: _Optional[str] = ..., pieces: _Optional[int] = ...) -> None: ...
+    offer: str
+    num_offered: int
+    def __init__(self, num_tokens: _Optional[int] = ..., block_bytes: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[BlockRun, _Mapping]]] = ..., address: _Optional[str] = ..., pieces: _Optional[int] = ..., offer: _Optional[str] = ..., num_offered: _Optional[int] = ...) -> None: ...
 
 class BlockRun(_message.Message):
     __slots__ = ("slab", "slab_generation", "first_block", "num_blocks")
@@ -124,20 +128,22 @@ class CancelSequences(_message.Message):
     def __init__(self, handles: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class QueueTurn(_message.Message):
-    __slots__ = ("turn_id", "model", "handles", "quota_ns", "prefetch_model", "stage")
+    __slots__ = ("turn_id", "model", "handles", "quota_ns", "prefetch_model", "stage", "on_device")
     TURN_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     QUOTA_NS_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_MODEL_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
+    ON_DEVICE_FIELD_NUMBER: _ClassVar[int]
     turn_id: int
     model: str
     handles: _containers.RepeatedScalarFieldContainer[int]
     quota_ns: int
     prefetch_model: str
     stage: _cluster_pb2.TurnStage
-    def __init__(self, turn_id: _Optional[int] = ..., model: _Optional[str] = ..., handles: _Optional[_Iterable[int]] = ..., quota_ns: _Optional[int] = ..., prefetch_model: _Optional[str] = ..., stage: _Optional[_Union[_cluster_pb2.TurnStage, str]] = ...) -> None: ...
+    on_device: bool
+    def __init__(self, turn_id: _Optional[int] = ..., model: _Optional[str] = ..., handles: _Optional[_Iterable[int]] = ..., quota_ns: _Optional[int] = ..., prefetch_model: _Optional[str] = ..., stage: _Optional[_Union[_cluster_pb2.TurnStage, str]] = ..., on_device: _Optional[bool] = ...) -> None: ...
 
 class JoinTurn(_message.Message):
     __slots__ = ("turn_id", "handles")
@@ -348,18 +354,20 @@ class SequenceImported(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., imported_tokens: _Optional[int] = ..., bytes: _Optional[int] = ..., copy_time_ns: _Optional[int] = ...) -> None: ...
 
 class SequenceFetched(_message.Message):
-    __slots__ = ("handle", "fetched_tokens", "bytes", "transfer_time_ns", "interruptions")
+    __slots__ = ("handle", "fetched_tokens", "bytes", "transfer_time_ns", "interruptions", "refusal")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     FETCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTIONS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     handle: int
     fetched_tokens: int
     bytes: int
     transfer_time_ns: int
     interruptions: int
-    def __init__(self, handle: _Optional[int] = ..., fetched_tokens: _Optional[int] = ..., bytes: _Optional[int] = ..., transfer_time_ns: _Optional[int] = ..., interruptions: _Optional[int] = ...) -> None: ...
+    refusal: str
+    def __init__(self, handle: _Optional[int] = ..., fetched_tokens: _Optional[int] = ..., bytes: _Optional[int] = ..., transfer_time_ns: _Optional[int] = ..., interruptions: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class SequenceReused(_message.Message):
     __slots__ = ("handle", "reused_tokens")

@@ -47,8 +47,9 @@ class WorkerServiceStub:
        `cancel_sequences` one last `step` entry with FINISH_REASON_CANCELLED and no token ends it,
        unless it had already ended.
      - per sequence that came with a `kv` of at least one token: one `sequence_imported` ahead of its
-       first token, unless it ends before that. If the `kv` has an address, one `sequence_fetched`
-       ahead of that, within seconds and without any turn, whatever becomes of the other worker.
+       first token, unless it ends before that. If the `kv` has an address or an offer, one
+       `sequence_fetched` ahead of that, within seconds and without any turn, whatever becomes of the
+       other worker.
      - per turn: one `turn_started`, any number of `step`, one `turn_ended`; turns run in the order
        queued and never overlap. A sequence's `sequence_handed_off` comes after the `step` with its
        token, and possibly after the `turn_ended`.
@@ -79,8 +80,9 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
        `cancel_sequences` one last `step` entry with FINISH_REASON_CANCELLED and no token ends it,
        unless it had already ended.
      - per sequence that came with a `kv` of at least one token: one `sequence_imported` ahead of its
-       first token, unless it ends before that. If the `kv` has an address, one `sequence_fetched`
-       ahead of that, within seconds and without any turn, whatever becomes of the other worker.
+       first token, unless it ends before that. If the `kv` has an address or an offer, one
+       `sequence_fetched` ahead of that, within seconds and without any turn, whatever becomes of the
+       other worker.
      - per turn: one `turn_started`, any number of `step`, one `turn_ended`; turns run in the order
        queued and never overlap. A sequence's `sequence_handed_off` comes after the `step` with its
        token, and possibly after the `turn_ended`.
@@ -114,8 +116,9 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
            `cancel_sequences` one last `step` entry with FINISH_REASON_CANCELLED and no token ends it,
            unless it had already ended.
          - per sequence that came with a `kv` of at least one token: one `sequence_imported` ahead of its
-           first token, unless it ends before that. If the `kv` has an address, one `sequence_fetched`
-           ahead of that, within seconds and without any turn, whatever becomes of the other worker.
+           first token, unless it ends before that. If the `kv` has an address or an offer, one
+           `sequence_fetched` ahead of that, within seconds and without any turn, whatever becomes of the
+           other worker.
          - per turn: one `turn_started`, any number of `step`, one `turn_ended`; turns run in the order
            queued and never overlap. A sequence's `sequence_handed_off` comes after the `step` with its
            token, and possibly after the `turn_ended`.

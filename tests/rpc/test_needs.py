@@ -44,6 +44,7 @@ FROM_THE_BEGINNING = {
     "InspectModelRequest": 1,
     "JoinTurn": 2,
     "KvPlace": 3,
+    "KvSharing": 3,
     "LeaveTurn": 2,
     "LimitTurn": 2,
     "ListModelsRequest": 0,

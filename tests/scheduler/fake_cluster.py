@@ -15,6 +15,7 @@ from aegaeon_scheduler.core.values import (
     DeviceFacts,
     EngineRole,
     GenerationRequest,
+    KvSharing,
     ModelSpec,
     NodeMemory,
     RequestedStop,
@@ -112,6 +113,7 @@ class FakeClusterDriver:
         cache: int = 1_000,
         role: EngineRole = EngineRole.SIMPLE,
         capabilities: Capabilities = OF_WORKER,
+        sharing: KvSharing | None = None,
     ) -> FakeWorker:
         self._epoch += 1
         identity = WorkerIdentity(
@@ -123,6 +125,7 @@ class FakeClusterDriver:
             batch,
             role=role,
             capabilities=capabilities,
+            kv_sharing=sharing or KvSharing(),
         )
         worker = FakeWorker(self._epoch, identity, slabs=self.slabs, lost=self.lost)
         self.apply(events.WorkerRegistered(self._epoch, identity))
@@ -246,6 +249,8 @@ class FakeClusterDriver:
             assert command.prompt_logprobs is None or known >= SCORING
             fetched = command.kv is not None and command.kv.address
             assert not fetched or Capability.KV_FETCH in known
+            offered = command.kv is not None and command.kv.offer
+            assert not offered or Capability.KV_OFFERS in known
 
 
 def replay(driver: FakeClusterDriver) -> list[str]:

@@ -99,6 +99,10 @@ class FakeWorker:
     fetched: dict[int, int] = field(default_factory=dict)
     #: Transfers arrive.
     wire: bool = True
+    #: Those of `leaving` that are offered on the device.
+    offering: set[int] = field(default_factory=set)
+    #: Why it copies nothing from other devices, if it does not.
+    refusal: str = ""
     #: Of a version that knows of no other nodes: it looks for KV in its own slabs, in vain.
     old: bool = False
 
@@ -121,7 +125,8 @@ class FakeWorker:
                 self.told[command.handle] = max(1, command.told_prompt_tokens)
                 if command.prompt_logprobs is None:
                     self.told[command.handle] = len(command.prompt)
-                if command.kv is not None and command.kv.address and not self.old:
+                place = command.kv
+                if place is not None and (place.address or place.offer) and not self.old:
                     self.fetching[command.handle] = command
             case commands.CancelSequences(handles=handles):
                 self.cancelled += [handle for handle in handles if handle in self.sequences]
@@ -194,6 +199,8 @@ class FakeWorker:
             elif turn.stage is TurnStage.PREFILL:
                 del self.members[turn.turn_id][handle]
                 self.leaving.append(handle)
+                if turn.on_device:
+                    self.offering.add(handle)
         self._emit(turn.turn_id, got, tokens, reasons, scores(told))
         return STEP_NS
 
@@ -219,13 +226,19 @@ class FakeWorker:
         tokens = place.num_tokens if there and not (self.old and place.address) else 0
         tokens = self.fetched.pop(sequence.handle, tokens)
         self.imported += tokens > 0
-        self.outbox.append(events.SequenceImported(self.epoch, sequence.handle, tokens))
+        nbytes = 0 if self.refusal == "" else tokens * 1_000
+        self.outbox.append(events.SequenceImported(self.epoch, sequence.handle, tokens, nbytes, MS))
 
     def _fetch(self) -> None:
         """Let everything come that is on its way, if its source still has it."""
         for handle, sequence in self.fetching.items():
             assert sequence.kv is not None
             if handle not in self.sequences:
+                continue
+            if sequence.kv.offer and not sequence.kv.address and self.refusal:
+                self.outbox.append(
+                    events.SequenceFetched(self.epoch, handle, 0, refusal=self.refusal)
+                )
                 continue
             there = self.wire and _source(sequence.kv) in self.slabs
             tokens = sequence.kv.num_tokens if there else 0
@@ -248,6 +261,8 @@ class FakeWorker:
             if self.room:
                 self.slabs.add((self.epoch, handle))
                 place = KvPlace(known, 1, (BlockRun(self.epoch, handle, 0, 1),))
+                if handle in self.offering:
+                    place = KvPlace(known, 1, offer=f"{self.epoch}/{handle}", num_offered=1)
             self.outbox.append(events.SequenceHandedOff(self.epoch, handle, place))
         self.leaving.clear()
 
@@ -286,4 +301,7 @@ class FakeWorker:
 
 
 def _source(place: KvPlace) -> tuple[int, int]:
+    if place.offer:
+        epoch, _, handle = place.offer.partition("/")
+        return int(epoch), int(handle)
     return place.runs[0].slab, place.runs[0].slab_generation

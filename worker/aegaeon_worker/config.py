@@ -36,7 +36,7 @@ class WorkerConfig:
     """Pool for weights and KV together where the device is host memory."""
     role: str = "simple"
     """What the scheduler is to use the engine for: ``simple``, ``prefill`` or ``decode``. Here it
-    changes nothing."""
+    decides alone whether others may read the device: a prefill worker lends its memory."""
     device: str = "auto"
     """``cpu``, ``cuda:<index>``, or ``auto``: ``cuda:<worker_index>`` if there is any, else CPU."""
     memory_utilization: float = 0.775
@@ -75,6 +75,11 @@ class WorkerConfig:
     """Remove this folder when that was the reason to stop."""
     ready_fd: int | None = None
     """Write one JSON line with the bound address here when serving, then close it."""
+
+    @property
+    def lends(self) -> bool:
+        """Whether other workers of the node may read KV on this one's device."""
+        return self.role == "prefill" and self.tensor_parallel_size == 1
 
     @property
     def ranks(self) -> Ranks:

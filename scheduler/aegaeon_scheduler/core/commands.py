@@ -83,6 +83,7 @@ class QueueTurn:
     quota_ns: int
     prefetch_model: str
     stage: TurnStage = TurnStage.WHOLE
+    on_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ class Engine:
     held: dict[int, Sequence] = field(default_factory=dict)
     #: Models whose sequences leave for another engine after their first token.
     hands_off: set[str] = field(default_factory=set)
+    #: Why it does not offer their KV on its device, see `device_offers`; empty for those it does.
+    offer_obstacles: dict[str, str] = field(default_factory=dict)
     queues: dict[str, ModelQueue] = field(default_factory=dict)
     #: At most two: the running one, and the one queued behind it.
     turns: list[Turn] = field(default_factory=list)

@@ -159,7 +159,11 @@ class SequenceImported:
 
 @dataclass(frozen=True, slots=True)
 class SequenceFetched:
-    """KV of another node is in this one's slabs, of so many tokens; 0: it did not come."""
+    """KV of another node is in this one's slabs, of so many tokens; 0: it did not come.
+
+    KV that was offered by an engine of the node is on the device, or in the slabs if there is a
+    refusal.
+    """
 
     epoch: int
     handle: int
@@ -167,6 +171,7 @@ class SequenceFetched:
     num_bytes: int = 0
     transfer_time_ns: int = 0
     interruptions: int = 0
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

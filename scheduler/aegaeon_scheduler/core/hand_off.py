@@ -40,12 +40,23 @@ def on_fetched(state: State, engine: Engine, event: SequenceFetched, now_ns: int
     if sequence is None or not sequence.fetched_from:
         return
     source, sequence.fetched_from = sequence.fetched_from, ""
+    node = engine.identity.node_id
     statistics = state.statistics
-    statistics.fetched += event.fetched_tokens > 0
-    statistics.fetch_time_ns += event.transfer_time_ns
-    statistics.fetched_bytes += event.num_bytes
-    statistics.fetch_interruptions += event.interruptions
-    link = state.links.between(source, engine.identity.node_id)
+    if source == node:
+        statistics.import_time_ns += event.transfer_time_ns if event.num_bytes else 0
+        statistics.imported_bytes += event.num_bytes
+    else:
+        statistics.fetched += event.fetched_tokens > 0
+        statistics.fetch_time_ns += event.transfer_time_ns
+        statistics.fetched_bytes += event.num_bytes
+        statistics.fetch_interruptions += event.interruptions
+    if event.refusal:
+        # Told of by the import that follows, if anything comes of it.
+        state.links.between(source, node).device_obstacle = event.refusal
+        engine.resume(sequence, now_ns)
+        state.mark(engine)
+        return
+    link = state.links.between(source, node, on_device=True)
     if event.num_bytes:
         link.measured(event.num_bytes, event.transfer_time_ns)
     if event.interruptions:
@@ -85,9 +96,13 @@ def _note_import(
 ) -> None:
     """What came straight from a slab of the node; what was fetched before has been noted."""
     node = engine.identity.node_id
-    if state.engines[source.epoch].identity.node_id != node:
+    holder = state.engines[source.epoch]
+    came_before = event.imported_tokens and not event.num_bytes
+    if holder.identity.node_id != node or came_before:
         return
     link = state.links.between(node, node)
+    if not source.place.offer:
+        link.device_obstacle = holder.offer_obstacles.get(sequence.model, "")
     if event.num_bytes:
         link.measured(event.num_bytes, event.copy_time_ns)
     state.out.publish(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aegaeon.capability import Capability
+from aegaeon.capability import NO_CAPABILITIES, Capability
 from aegaeon_scheduler.core.commands import ReleaseSequences
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.sequence import Sequence
@@ -13,6 +13,7 @@ from aegaeon_scheduler.core.values import KvPlace
 
 _FETCH = frozenset({Capability.KV_FETCH})
 _PIECES = frozenset({Capability.TENSOR_PARALLELISM})
+_OFFERS = frozenset({Capability.KV_OFFERS})
 
 
 def forget(state: State, sequence: Sequence) -> None:
@@ -22,22 +23,26 @@ def forget(state: State, sequence: Sequence) -> None:
 
 
 def place_for(state: State, sequence: Sequence, engine: Engine) -> KvPlace | None:
-    """Where an engine finds a sequence's KV: in its node's slabs, or on another node, from which it
-    is fetched first. None where it computes it: there is none, or it could not read it.
+    """Where an engine finds a sequence's KV: in its node's slabs, or on another device or node,
+    from which it is fetched first. None where it computes it: there is none, or it could not read
+    it.
     """
     if sequence.source is None:
         return None
     holder, place = state.engines[sequence.source.epoch], sequence.source.place
     near = holder.identity.node_id == engine.identity.node_id
-    if not (near or (holder.knows(_FETCH) and engine.knows(_FETCH))) or (
-        place.pieces > 1 and not engine.knows(_PIECES)
-    ):
+    reachable = near or (holder.knows(_FETCH) and engine.knows(_FETCH))
+    needs = (_PIECES if place.pieces > 1 else NO_CAPABILITIES) | (
+        _OFFERS if place.offer else NO_CAPABILITIES
+    )
+    if not reachable or not engine.knows(needs):
         state.statistics.recomputed += 1
         drop(state, sequence)
         return None
+    if place.offer or not near:
+        sequence.fetched_from = holder.identity.node_id
     if near:
         return place
-    sequence.fetched_from = holder.identity.node_id
     return replace(place, address=holder.identity.address)
 
 

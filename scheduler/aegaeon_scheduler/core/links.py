@@ -25,6 +25,8 @@ class Transport(enum.IntEnum):
     SLABS = 1
     #: As a stream between nodes, to slabs of the target.
     WIRE = 2
+    #: From one device of a node to another.
+    DEVICE = 3
 
 
 @dataclass(slots=True)
@@ -36,6 +38,8 @@ class Link:
     interruptions: int = 0
     num_bytes: int = 0
     time_ns: int = 0
+    #: Why the latest transfer did not go from device to device, through the slabs of one node.
+    device_obstacle: str = ""
     #: Of the latest large transfers, the older the less.
     _recent_bytes: float = 0.0
     _recent_ns: float = 0.0
@@ -69,22 +73,25 @@ class Link:
     def reset(self) -> None:
         """Set the totals to zero; what is expected stays."""
         self.transfers = self.interruptions = self.num_bytes = self.time_ns = 0
+        self.device_obstacle = ""
 
 
 @dataclass(slots=True)
 class Links:
-    """By the ids of source and target node; those that never carried anything are not there."""
+    """By the ids of source and target node, and by the way within a node; those that never carried
+    anything are not there."""
 
-    _links: dict[tuple[str, str], Link] = field(default_factory=dict)
+    _links: dict[tuple[str, str, Transport], Link] = field(default_factory=dict)
 
-    def between(self, source: str, target: str) -> Link:
-        """The link, made when it is first asked for."""
-        transport = Transport.SLABS if source == target else Transport.WIRE
-        return self._links.setdefault((source, target), Link(transport))
+    def between(self, source: str, target: str, *, on_device: bool = False) -> Link:
+        """The link, made when it is first asked for; within a node, ``on_device`` or by slabs."""
+        near = Transport.DEVICE if on_device else Transport.SLABS
+        transport = near if source == target else Transport.WIRE
+        return self._links.setdefault((source, target, transport), Link(transport))
 
     def used(self) -> Iterator[tuple[str, str, Link]]:
         """Source, target and link, of those that have carried something or failed to."""
-        for (source, target), link in sorted(self._links.items(), key=lambda item: item[0]):
+        for (source, target, _), link in sorted(self._links.items(), key=lambda item: item[0]):
             if link.transfers or link.interruptions:
                 yield source, target, link
 

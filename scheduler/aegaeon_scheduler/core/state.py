@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aegaeon.capability import Capabilities
 from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.device_offers import offer_obstacle
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.estimation.estimates import Estimates
 from aegaeon_scheduler.core.follower import Follower
@@ -103,12 +104,16 @@ class State:
         for model in models:
             nodes = self.homes.get(model, {}).values()
             reach = [n for n in nodes if n.replicas[model].state is ReplicaState.READY]
-            everywhere = any(node.decoders(model) for node in reach)
+            everywhere = [e.identity for node in reach for e in node.decoders(model)]
             for node in nodes:
-                decoded = everywhere or bool(node.decoders(model))
+                near = [e.identity for e in node.decoders(model)]
+                decoded = bool(everywhere or near)
                 for engine in node.engines.values():
                     if engine.role is EngineRole.PREFILL:
                         self._set_hands_off(engine, model, decoded and model in engine.loaded)
+                        engine.offer_obstacles[model] = offer_obstacle(
+                            engine.identity, near, everywhere
+                        )
 
     def touch(self, model: str) -> None:
         """Let operations on the model go on after this event."""

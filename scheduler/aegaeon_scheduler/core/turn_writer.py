@@ -46,7 +46,12 @@ class TurnWriter:
         )
         engine.turns.append(turn)
         handles = tuple(members)
-        out.add(QueueTurn(engine.epoch, turn.turn_id, model, handles, quota_ns, prefetch, stage))
+        on_device = stage is TurnStage.PREFILL and not engine.offer_obstacles[model]
+        out.add(
+            QueueTurn(
+                engine.epoch, turn.turn_id, model, handles, quota_ns, prefetch, stage, on_device
+            )
+        )
         out.publish(
             TurnChanged(
                 engine.engine_id,

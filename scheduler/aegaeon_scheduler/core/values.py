@@ -229,11 +229,24 @@ class KvPlace:
     address: str = ""
     #: Ranks of the engine that computed it, as far as they have different KV heads.
     pieces: int = 1
+    #: Names what its worker has written down about it; it may be on that worker's device then.
+    offer: str = ""
+    #: Blocks of an offer, which has no runs.
+    num_offered: int = 0
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all blocks."""
-        return sum(run.num_blocks for run in self.runs) * self.block_bytes
+        return (self.num_offered or sum(run.num_blocks for run in self.runs)) * self.block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KvSharing:
+    """How far a worker takes part in hand-offs from device to device; see the contract."""
+
+    device: str = ""
+    readable: frozenset[str] = frozenset()
+    obstacle: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +267,7 @@ class WorkerIdentity:
     tensor_parallel_size: int = 1
     #: What it understands beyond what every release does.
     capabilities: Capabilities = NO_CAPABILITIES
+    kv_sharing: KvSharing = KvSharing()
 
     @property
     def rank(self) -> int:

@@ -11,6 +11,7 @@ from aegaeon_scheduler.core.values import (
     DeviceFacts,
     EngineRole,
     GenerationRequest,
+    KvSharing,
     ModelFacts,
     ModelSpec,
     NodeMemory,
@@ -145,4 +146,9 @@ def worker_identity(message: cluster_pb2.RegisterWorkerRequest) -> WorkerIdentit
         contract_version=message.contract_version,
         tensor_parallel_size=message.tensor_parallel_size or 1,
         capabilities=from_numbers(message.capabilities),
+        kv_sharing=KvSharing(
+            message.kv_sharing.device,
+            frozenset(message.kv_sharing.readable),
+            message.kv_sharing.obstacle,
+        ),
     )

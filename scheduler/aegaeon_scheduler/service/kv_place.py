@@ -12,7 +12,15 @@ def kv_place(message: worker_pb2.KvPlace) -> KvPlace:
         BlockRun(run.slab, run.slab_generation, run.first_block, run.num_blocks)
         for run in message.runs
     )
-    return KvPlace(message.num_tokens, message.block_bytes, runs, message.address, message.pieces)
+    return KvPlace(
+        message.num_tokens,
+        message.block_bytes,
+        runs,
+        message.address,
+        message.pieces,
+        message.offer,
+        message.num_offered,
+    )
 
 
 def kv_place_message(place: KvPlace) -> worker_pb2.KvPlace:
@@ -32,4 +40,6 @@ def kv_place_message(place: KvPlace) -> worker_pb2.KvPlace:
         runs=runs,
         address=place.address,
         pieces=place.pieces,
+        offer=place.offer,
+        num_offered=place.num_offered,
     )

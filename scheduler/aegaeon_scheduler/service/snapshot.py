@@ -154,6 +154,11 @@ def _worker(state: State, worker: Engine | Follower) -> cluster_pb2.WorkerInfo:
         draining=engine is not None and engine.draining,
         contract_version=identity.contract_version,
         capabilities=contract_names(identity.capabilities),
+        kv_sharing=cluster_pb2.KvSharing(
+            device=identity.kv_sharing.device,
+            readable=sorted(identity.kv_sharing.readable),
+            obstacle=identity.kv_sharing.obstacle,
+        ),
         usage=None if usage is None else _usage(usage),
         rank=identity.rank,
     )
@@ -215,6 +220,7 @@ def _links(state: State) -> list[cluster_pb2.KvLink]:
             bytes=link.num_bytes,
             time_ns=link.time_ns,
             bytes_per_s=round(link.bytes_per_s),
+            device_obstacle=link.device_obstacle,
         )
         for source, target, link in state.links.used()
     ]

@@ -55,6 +55,7 @@ def _queue_turn(command: commands.QueueTurn) -> worker_pb2.QueueTurn:
         quota_ns=command.quota_ns,
         prefetch_model=command.prefetch_model,
         stage=cluster_pb2.TurnStage.Name(command.stage),
+        on_device=command.on_device,
     )
 
 

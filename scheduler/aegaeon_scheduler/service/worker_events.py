@@ -96,6 +96,7 @@ def _sequence_event(epoch: int, kind: str, message: worker_pb2.ExecuteResponse) 
             fetched.bytes,
             fetched.transfer_time_ns,
             fetched.interruptions,
+            fetched.refusal,
         )
     if kind == "sequence_reused":
         reused = message.sequence_reused

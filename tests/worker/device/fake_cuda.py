@@ -7,13 +7,17 @@ wait shows as wrong bytes, a missing synchronisation as memory taken away under 
 from __future__ import annotations
 
 import ctypes
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
 
 import torch
 
 from aegaeon_worker.device import libc
+from aegaeon_worker.device.cuda_calls import Piece
 from aegaeon_worker.device.errors import CudaError
 
 GRANULARITY = 2 << 20
@@ -37,6 +41,13 @@ class Copy:
 
 
 @dataclass
+class PeerCopy(Copy):
+    """From memory of another driver, which is looked for when it runs."""
+
+    resolve: Callable[[], int]
+
+
+@dataclass
 class Stream:
     queued: list[Callable[[], None] | Copy] = field(default_factory=list)
     executed: int = 0
@@ -54,10 +65,14 @@ class FakeCuda:
     torch_device = torch.device("cpu")
     granularity = GRANULARITY
     read_only_pins = True
+    shareable = True
+    #: What drivers have exported, by the file that stands for it: whose chunk it is, and its bytes.
+    exported: ClassVar[dict[int, tuple[FakeCuda, int, bytearray]]] = {}
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.chunks: dict[int, bytearray] = {}
+        self.imported: dict[int, tuple[FakeCuda, int, bytearray]] = {}
         self.reserved: dict[int, int] = {}
         self.mapped: dict[int, int] = {}
         self.allowed: set[int] = set()
@@ -89,7 +104,22 @@ class FakeCuda:
 
     def release_chunk(self, chunk: int) -> None:
         assert chunk not in self.mapped.values()
-        del self.chunks[chunk]
+        del (self.imported if chunk in self.imported else self.chunks)[chunk]
+
+    def export_chunk(self, chunk: int) -> int:
+        self._called("cuMemExportToShareableHandle")
+        fd = os.memfd_create("chunk", os.MFD_CLOEXEC)
+        self.exported[os.fstat(fd).st_ino] = (self, chunk, self.chunks[chunk])
+        return fd
+
+    def import_chunk(self, fd: int) -> int:
+        self._called("cuMemImportFromShareableHandle")
+        handle = next(self._handles)
+        self.imported[handle] = self.exported[os.fstat(fd).st_ino]
+        return handle
+
+    def readable(self) -> frozenset[str]:
+        return frozenset({self.uuid})
 
     def reserve(self, nbytes: int) -> int:
         self._called("cuMemAddressReserve")
@@ -107,8 +137,10 @@ class FakeCuda:
         self._called("cuMemMap")
         assert address not in self.mapped
         assert chunk not in self.mapped.values()
-        assert len(self.chunks[chunk]) == nbytes
         self.mapped[address] = chunk
+        if chunk in self.imported:
+            return
+        assert len(self.chunks[chunk]) == nbytes
         source = (ctypes.c_char * nbytes).from_buffer(self.chunks[chunk])
         ctypes.memmove(address, source, nbytes)
 
@@ -125,6 +157,8 @@ class FakeCuda:
                 assert not copy.touches(address, nbytes), "unmapped under a queued copy"
         chunk = self.mapped.pop(address)
         self.allowed.discard(address)
+        if chunk in self.imported:
+            return
         self.chunks[chunk][:] = ctypes.string_at(address, nbytes)
         ctypes.memset(address, _POISON, nbytes)
 
@@ -186,6 +220,27 @@ class FakeCuda:
         self._called("cuMemcpyDtoHAsync")
         self.streams[stream].queued.append(Copy(host, address, nbytes, address))
 
+    def gather(self, pieces: Sequence[Piece], stream: int) -> None:
+        self._called("gather")
+        queued = self.streams[stream].queued
+        for source, target, nbytes in pieces:
+            done = 0
+            while done < nbytes:
+                at = source + done
+                base = max(address for address in self.mapped if address <= at)
+                owner, chunk, memory = self.imported[self.mapped[base]]
+                count = min(nbytes - done, len(memory) - (at - base))
+                resolve = partial(owner.bytes_of, chunk, memory, at - base)
+                queued.append(PeerCopy(target + done, at, count, target + done, resolve))
+                done += count
+
+    def bytes_of(self, chunk: int, memory: bytearray, skip: int) -> int:
+        """Where bytes of a chunk are at this moment, mapped or not, released or not."""
+        for address, mapped in self.mapped.items():
+            if mapped == chunk:
+                return address + skip
+        return ctypes.addressof(ctypes.c_char.from_buffer(memory, skip))
+
     def pin(self, host: int, nbytes: int, read_only: bool) -> None:
         self._called("cuMemHostRegister")
         assert host not in self.pinned
@@ -204,7 +259,11 @@ class FakeCuda:
         while stream is not None and stream.executed < upto:
             item = stream.queued[stream.executed]
             stream.executed += 1
-            if isinstance(item, Copy):
+            if isinstance(item, PeerCopy):
+                self._require_access(item.source, item.nbytes)
+                self._require_access(item.target, item.nbytes)
+                ctypes.memmove(item.target, item.resolve(), item.nbytes)
+            elif isinstance(item, Copy):
                 self._require_access(item.device, item.nbytes)
                 ctypes.memmove(item.target, item.source, item.nbytes)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,9 @@ from aegaeon_worker.kv.memory_manager import MemoryManager
 from aegaeon_worker.kv.model_memory import ModelMemory
 from aegaeon_worker.kv.place import KvPlace
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
+from aegaeon_worker.peers.lender import LenderGone, PullAnswered
+from aegaeon_worker.peers.lending import SaveOffer
+from aegaeon_worker.peers.links import ALONE, PeerLinks
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.layout import TensorSpec, WeightLayout
 from aegaeon_worker.weights.resident import ResidentWeights
@@ -31,6 +35,9 @@ WEIGHT_CHUNKS = 2
 CHUNK_TOKENS = 4 * BLOCK_TOKENS
 
 
+PeerWord = PullAnswered | LenderGone | SaveOffer
+
+
 class Harness:
     """Writes recognisable KV, as a model would, and reads it back."""
 
@@ -44,14 +51,29 @@ class Harness:
         kind: str = "cpu",
         slab_dir: Path | None = None,
         carry: Carry | None = None,
+        peers: tuple[int, bool] | None = None,
     ) -> None:
+        """``peers`` are its index among the workers of the node, and whether it lends."""
         self._folder = tempfile.TemporaryDirectory()
         root = Path(self._folder.name)
-        self._opened = opened(kind, num_chunks)
+        self._opened = opened(kind, num_chunks, shared=peers is not None and peers[1])
         self.device = self._opened.__enter__()
         self.cache = WeightCache(root, 64 << 20, self.device)
         self.slabs = HostSlabs(slab_dir or root, num_slabs, slab_nbytes, self.device)
-        self.memory = MemoryManager(self.device, self.slabs, carry)
+        self.inbox: queue.SimpleQueue[PeerWord] = queue.SimpleQueue()
+        self.peers = ALONE
+        if peers is not None:
+            index, lends = peers
+            self.peers = PeerLinks.open(
+                self.slabs.directory, index, self.device, self.inbox.put, lends=lends
+            )
+        self.memory = MemoryManager(
+            self.device,
+            self.slabs,
+            carry,
+            lending=self.peers.lending,
+            borrowing=self.peers.borrowing,
+        )
         self.models: dict[str, ModelMemory] = {}
         for name, shape in shapes.items():
             self.add_model(name, shape, fingerprint=name)
@@ -91,6 +113,17 @@ class Harness:
         self.check_kv(sequence, model)
         return imported
 
+    def hear(self, timeout_s: float = 10.0) -> PeerWord:
+        """Take the next word of another worker, as an engine would."""
+        match word := self.inbox.get(timeout=timeout_s):
+            case PullAnswered():
+                self.memory.pulls.answered(word)
+            case LenderGone():
+                self.memory.pulls.lender_gone(word)
+            case SaveOffer():
+                self.memory.save_offer(word)
+        return word
+
     def append(self, sequence: int, model: str, tokens: int) -> None:
         """Write the KV of further tokens into blocks that are there."""
         stored = self.memory.stored_tokens(sequence)
@@ -114,6 +147,7 @@ class Harness:
     def close(self) -> None:
         """Everything is given back."""
         self.memory.close()
+        self.peers.close()
         assert self.slabs.owned == frozenset()
         self.slabs.close()
         self.cache.close()

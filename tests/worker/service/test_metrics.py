@@ -24,6 +24,7 @@ from aegaeon_worker.engine.events import (
 )
 from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
 from aegaeon_worker.engine.status import EngineStatus
+from aegaeon_worker.kv.fetches import Fetched
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.place import BlockRun, KvPlace
@@ -90,6 +91,7 @@ OUT = HandedOff(5, KvPlace(20, 100, (BlockRun(0, 1, 0, 2),)), 10)
         (OUT, {("moved_bytes_total", "kv_hand_off"): 200}),
         (Imported(5, 20, 200), {("kv_imports_total", "hit"): 1}),
         (Imported(5), {("kv_imports_total", "miss"): 1}),
+        (Fetched(5, 20, 300), {("moved_bytes_total", "kv_fetch"): 300}),
     ],
 )
 def test_every_event_is_counted(event: Event, expected: dict[tuple[str, ...], float]) -> None:

@@ -13,6 +13,7 @@ from aegaeon_worker.device.cuda_driver import BoundDriver
 from aegaeon_worker.device.errors import DeviceMemoryError, DeviceUnavailable
 from aegaeon_worker.device.gpu_lock import GpuLock
 from aegaeon_worker.device.interface import Device
+from aegaeon_worker.device.sharing import SharingDevice
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,11 @@ class DeviceRequest:
     memory_utilization: float
     chunk_nbytes: int
     lock_dir: Path
+    lends: bool = False
+    """Other workers of the machine are to read what is on the device."""
 
 
-def open_device(request: DeviceRequest, stack: ExitStack) -> Device:
+def open_device(request: DeviceRequest, stack: ExitStack) -> SharingDevice:
     """Take the device; ``stack`` gives it back.
 
     ``DeviceUnavailable`` if it is not there or belongs to another process, ``DeviceMemoryError``
@@ -37,7 +40,9 @@ def open_device(request: DeviceRequest, stack: ExitStack) -> Device:
     name = _resolve(request.device, request.worker_index)
     if name == "cpu":
         chunk_nbytes = request.chunk_nbytes or cpu.DEFAULT_CHUNK_NBYTES
-        device: Device = cpu.CpuDevice(request.cpu_nbytes, chunk_nbytes)
+        device: SharingDevice = cpu.CpuDevice(
+            request.cpu_nbytes, chunk_nbytes, shared=request.lends
+        )
     else:
         device = _open_cuda(int(name.removeprefix("cuda:")), request, stack)
     stack.callback(device.close)

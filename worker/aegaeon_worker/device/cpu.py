@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import platform
 import sys
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ import torch
 from aegaeon.machine import available_memory
 from aegaeon_worker.device import libc
 from aegaeon_worker.device.chunk_table import ChunkTable
+from aegaeon_worker.device.cpu_sharing import CpuSharing
 from aegaeon_worker.device.errors import DeviceMemoryError
 from aegaeon_worker.device.host_memory import (
     byte_view,
@@ -39,6 +41,15 @@ class CpuRange:
     def mapped(self) -> frozenset[int]:
         """Positions that are backed by a chunk."""
         return self._table.positions
+
+    def chunk(self, position: int) -> int:
+        """The chunk that backs a position; ``KeyError`` if none does."""
+        return self._table.chunk(position)
+
+    def address_of(self, offset: int, nbytes: int) -> int:
+        """Where bytes of the range are; ``ValueError`` if they are not all in it."""
+        self._table.require_bytes(offset, nbytes)
+        return self._base + offset
 
     def map(self, positions: Iterable[int]) -> None:
         """Back ``positions`` with chunks from the pool: all of them, or an error and none."""
@@ -105,7 +116,7 @@ class _DoneTail:
 
 
 class CpuDevice:
-    """A ``Device`` whose chunks are private huge pages.
+    """A ``Device`` whose chunks are private huge pages, or pages that other processes can map.
 
     A free chunk lies in a parking range; mapping moves its pages to the model's range by
     ``mremap``, so the bytes are never copied, later touches take no page fault, and addresses are
@@ -117,8 +128,12 @@ class CpuDevice:
     #: Nothing overlaps with a copy here, and each one makes all of torch's threads meet.
     copy_nbytes = sys.maxsize
 
-    def __init__(self, nbytes: int, chunk_nbytes: int = DEFAULT_CHUNK_NBYTES) -> None:
+    def __init__(
+        self, nbytes: int, chunk_nbytes: int = DEFAULT_CHUNK_NBYTES, *, shared: bool = False
+    ) -> None:
         """Offer ``nbytes`` (rounded down to whole chunks of a multiple of 2 MiB).
+
+        ``shared`` lets other processes map chunks, which are small pages on most machines then.
 
         ``DeviceMemoryError`` if the machine has less available, before anything is reserved.
         """
@@ -141,9 +156,27 @@ class CpuDevice:
         _require_page_moves()
         self._ranges: dict[str, CpuRange] = {}
         self._base = libc.map_private(self.pool.nbytes)
+        self._fd = self._share() if shared else None
         libc.allow_access(self._base, self.pool.nbytes)
         libc.advise(self._base, self.pool.nbytes, mmap.MADV_HUGEPAGE)
+        self.sharing = CpuSharing(self, self._fd)
         self._closed = False
+
+    def address_of(self, reserved: VirtualRange, offset: int, nbytes: int) -> int:
+        """Where bytes of an open range are; ``ValueError`` if they are not all in it."""
+        return self._ranges[reserved.name].address_of(offset, nbytes)
+
+    @staticmethod
+    def done_mark() -> _DoneMark:
+        """A mark behind copies that have returned."""
+        return _DoneMark()
+
+    def _share(self) -> int:
+        """Put the chunks into a file that lives as long as somebody maps or holds it."""
+        fd = os.memfd_create("aegaeon-device", os.MFD_CLOEXEC)
+        os.ftruncate(fd, self.pool.nbytes)
+        libc.map_file_at(self._base, fd, self.pool.nbytes)
+        return fd
 
     def parking(self, chunk: int) -> int:
         """The address where ``chunk`` lies while it is free."""
@@ -205,6 +238,8 @@ class CpuDevice:
         for reserved in list(self._ranges.values()):
             reserved.release()
         libc.unmap(self._base, self.pool.nbytes)
+        if self._fd is not None:
+            os.close(self._fd)
         self._closed = True
 
 

@@ -7,9 +7,10 @@ from weakref import WeakSet
 
 import torch
 
-from aegaeon_worker.device.cuda_driver import CudaDriver
+from aegaeon_worker.device.cuda_calls import CudaDriver
 from aegaeon_worker.device.cuda_pins import HostPins
 from aegaeon_worker.device.cuda_range import CudaRange
+from aegaeon_worker.device.cuda_sharing import CudaSharing
 from aegaeon_worker.device.errors import CudaError, DeviceMemoryError
 from aegaeon_worker.device.host_memory import byte_view
 from aegaeon_worker.device.interface import CopyLane, VirtualRange
@@ -122,6 +123,7 @@ class CudaDevice:
         self._out = driver.stream()
         self._idle = driver.stream()
         self.pins = HostPins(driver)
+        self.sharing = CudaSharing(driver, self)
 
     def reserve(self, name: str, nbytes: int, lane: CopyLane) -> CudaRange:
         """Reserve addresses for at least ``nbytes`` bytes; names are unique while reserved."""
@@ -138,10 +140,13 @@ class CudaDevice:
 
     def fence_copies(self) -> None:
         """Start KV copies queued from now on after all compute and KV copies queued so far."""
-        copies = (self._in[CopyLane.KV], self._out)
-        before = [CudaMark(self._driver, s) for s in (self._driver.compute_stream(), *copies)]
-        for mark in before:
-            for stream in copies:
+        self.hold(self._in[CopyLane.KV], self._out)
+
+    def hold(self, *streams: int) -> None:
+        """Start what is queued in streams from now on after all compute and KV copies so far."""
+        before = (self._driver.compute_stream(), self._in[CopyLane.KV], self._out)
+        for mark in [CudaMark(self._driver, stream) for stream in before]:
+            for stream in streams:
                 mark.hold(stream)
 
     def fence_compute(self) -> None:
@@ -173,9 +178,21 @@ class CudaDevice:
         if lane is CopyLane.KV:  # which has copies in both directions
             CudaMark(self._driver, stream).hold(self._out)
             stream = self._out
+        return self.mark_stream(stream)
+
+    def mark_stream(self, stream: int) -> CudaMark:
+        """A mark behind all that a stream was given so far."""
         mark = CudaMark(self._driver, stream)
         self._marks.add(mark)
         return mark
+
+    def handle(self, chunk: int) -> int:
+        """The driver's name for a chunk of the pool."""
+        return self._chunks[chunk]
+
+    def address_of(self, reserved: VirtualRange) -> int:
+        """Where an open range begins."""
+        return self._ranges[reserved.name].base
 
     def tail(self) -> CudaTail:
         """What is left to be copied at this moment."""
@@ -209,6 +226,7 @@ class CudaDevice:
         for lane in CopyLane:
             self.synchronize(lane)
         self.pins.close()
+        self.sharing.close()
         for reserved in list(self._ranges.values()):
             reserved.release()
         self._release(self._chunks)

@@ -1,109 +1,20 @@
-"""The CUDA driver's calls that device memory needs, every return code checked.
+"""The CUDA driver over ``cuda-bindings``, every return code checked.
 
-Handles and addresses are plain integers. ``cuda-bindings`` is imported when a driver is made, so
-that this module can be used without it.
+The package is imported when a driver is made, so that this module can be used without it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from aegaeon_worker.device.cuda_calls import Piece
 from aegaeon_worker.device.errors import CudaError, DeviceUnavailable
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-
-class CudaDriver(Protocol):
-    """One device; every call but ``done`` raises ``CudaError`` when the driver refuses it."""
-
-    name: str
-    uuid: str
-    torch_device: torch.device
-    granularity: int
-    """Bytes that every chunk is a multiple of."""
-    read_only_pins: bool
-    """Whether memory that the CPU cannot write may be pinned."""
-
-    def enter(self) -> None:
-        """Make the device current on the calling thread, once per thread."""
-
-    def free_nbytes(self) -> int:
-        """Free device memory at this moment, for sizing at start only: others use it, too."""
-
-    def create_chunk(self, nbytes: int) -> int:
-        """Allocate physical memory."""
-
-    def release_chunk(self, chunk: int) -> None:
-        """Give physical memory back; it goes once it is mapped nowhere."""
-
-    def reserve(self, nbytes: int) -> int:
-        """Reserve addresses."""
-
-    def free(self, address: int, nbytes: int) -> None:
-        """End a reservation."""
-
-    def map(self, address: int, nbytes: int, chunk: int) -> None:
-        """Map a chunk; nothing may touch it until ``allow``."""
-
-    def allow(self, address: int, nbytes: int) -> None:
-        """Let the device read and write mapped addresses."""
-
-    def unmap(self, address: int, nbytes: int) -> None:
-        """Take a chunk away."""
-
-    def stream(self) -> int:
-        """Create a stream that does not wait for the default stream."""
-
-    def destroy_stream(self, stream: int) -> None:
-        """Destroy a stream."""
-
-    def compute_stream(self) -> int:
-        """The stream that this thread's torch operations go to."""
-
-    def synchronize(self, stream: int) -> None:
-        """Block until a stream is empty."""
-
-    def idle(self, stream: int) -> bool:
-        """Whether a stream is empty; never blocks."""
-
-    def event(self) -> int:
-        """Create an event."""
-
-    def timer(self) -> int:
-        """Create an event that knows when it happened."""
-
-    def elapsed_ns(self, start: int, end: int) -> int:
-        """Time between two timers, negative if ``end`` came first; blocks until both happened."""
-
-    def destroy_event(self, event: int) -> None:
-        """Destroy an event."""
-
-    def record(self, event: int, stream: int) -> None:
-        """Let the event stand for everything queued in the stream so far."""
-
-    def wait(self, stream: int, event: int) -> None:
-        """Let what is queued in the stream from now on start after the event."""
-
-    def done(self, event: int) -> bool:
-        """Whether the event has happened."""
-
-    def copy_in(self, address: int, host: int, nbytes: int, stream: int) -> None:
-        """Queue a copy to the device."""
-
-    def copy_out(self, host: int, address: int, nbytes: int, stream: int) -> None:
-        """Queue a copy from the device."""
-
-    def pin(self, host: int, nbytes: int, read_only: bool) -> None:
-        """Pin host memory."""
-
-    def unpin(self, host: int) -> None:
-        """End what ``pin`` began."""
-
-    def close(self) -> None:
-        """Leave the device."""
 
 
 class BoundDriver:
@@ -124,12 +35,17 @@ class BoundDriver:
         self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
         self.enter()
         self.name = str(torch.cuda.get_device_name(index))
-        self.uuid = bytes(self._call("cuDeviceGetUuid", self._device).bytes).hex()
+        self.uuid = self._uuid(self._device)
         attributes = self._api.CUdevice_attribute
         if not self._attribute(attributes.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED):
             raise DeviceUnavailable(f"{self.name} has no virtual memory management")
         self.read_only_pins = bool(
             self._attribute(attributes.CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)
+        )
+        self.shareable = bool(
+            self._attribute(
+                attributes.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+            )
         )
         self._properties = self._chunk_properties()
         recommended = (
@@ -160,6 +76,19 @@ class BoundDriver:
     def release_chunk(self, chunk: int) -> None:
         """See ``CudaDriver``."""
         self._call("cuMemRelease", chunk)
+
+    def export_chunk(self, chunk: int) -> int:
+        """See ``CudaDriver``."""
+        return int(self._call("cuMemExportToShareableHandle", chunk, self._handle_type, 0))
+
+    def import_chunk(self, fd: int) -> int:
+        """See ``CudaDriver``."""
+        return int(self._call("cuMemImportFromShareableHandle", fd, self._handle_type))
+
+    def readable(self) -> frozenset[str]:
+        """See ``CudaDriver``."""
+        devices = [self._call("cuDeviceGet", i) for i in range(self._call("cuDeviceGetCount"))]
+        return frozenset(self._uuid(device) for device in devices if self._reads(device))
 
     def reserve(self, nbytes: int) -> int:
         """See ``CudaDriver``."""
@@ -241,6 +170,15 @@ class BoundDriver:
         """See ``CudaDriver``."""
         self._call("cuMemcpyDtoHAsync", host, address, nbytes, stream)
 
+    def gather(self, pieces: Sequence[Piece], stream: int) -> None:
+        """See ``CudaDriver``."""
+        # Triton is for those who have a GPU.
+        from aegaeon_worker.kernels.gather_pieces import gather_pieces
+
+        queue = torch.cuda.ExternalStream(stream, self.torch_device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(queue):
+            gather_pieces(pieces, self.torch_device)
+
     def pin(self, host: int, nbytes: int, read_only: bool) -> None:
         """See ``CudaDriver``."""
         flags = self._api.CU_MEMHOSTREGISTER_PORTABLE
@@ -261,7 +199,20 @@ class BoundDriver:
         properties.type = self._api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         properties.location.type = self._api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         properties.location.id = int(self._device)
+        if self.shareable:
+            properties.requestedHandleTypes = self._handle_type
         return properties
+
+    @property
+    def _handle_type(self) -> Any:
+        return self._api.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+    def _uuid(self, device: Any) -> str:
+        return bytes(self._call("cuDeviceGetUuid", device).bytes).hex()
+
+    def _reads(self, device: Any) -> bool:
+        own = int(device) == int(self._device)
+        return own or bool(self._call("cuDeviceCanAccessPeer", self._device, device))
 
     def _attribute(self, attribute: Any) -> int:
         return int(self._call("cuDeviceGetAttribute", attribute, self._device))

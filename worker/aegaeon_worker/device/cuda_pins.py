@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from aegaeon_worker.device.cuda_driver import CudaDriver
+from aegaeon_worker.device.cuda_calls import CudaDriver
 from aegaeon_worker.device.errors import CudaError
 
 _logger = logging.getLogger(__name__)

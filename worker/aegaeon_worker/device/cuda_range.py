@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from aegaeon_worker.device.chunk_table import ChunkTable
-from aegaeon_worker.device.cuda_driver import CudaDriver
+from aegaeon_worker.device.cuda_calls import CudaDriver
 from aegaeon_worker.device.errors import CudaError, DeviceMemoryError
 from aegaeon_worker.device.host_memory import dense_nbytes
 from aegaeon_worker.device.interface import CopyLane
@@ -47,6 +47,10 @@ class CudaRange:
     def mapped(self) -> frozenset[int]:
         """Positions that are backed by a chunk."""
         return self._table.positions
+
+    def chunk(self, position: int) -> int:
+        """The chunk that backs a position; ``KeyError`` if none does."""
+        return self._table.chunk(position)
 
     def map(self, positions: Iterable[int]) -> None:
         """Back ``positions`` with chunks from the pool: all of them, or an error and none."""

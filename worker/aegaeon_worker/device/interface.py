@@ -37,6 +37,9 @@ class VirtualRange(Protocol):
     def mapped(self) -> frozenset[int]:
         """Positions that are backed by a chunk."""
 
+    def chunk(self, position: int) -> int:
+        """The chunk that backs a position; ``KeyError`` if none does."""
+
     def map(self, positions: Iterable[int]) -> None:
         """Back ``positions`` with chunks from the pool: all of them, or an error and none.
 

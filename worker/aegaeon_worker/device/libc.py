@@ -12,6 +12,7 @@ HUGE_PAGE_NBYTES = 2 << 20
 MADV_POPULATE_READ = 22
 MADV_POPULATE_WRITE = 23
 
+_MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MREMAP_MOVE = 1 | 2 | 4  # MAYMOVE | FIXED | DONTUNMAP
@@ -71,6 +72,14 @@ def map_file(fd: int, offset: int, nbytes: int, *, writable: bool) -> int:
     if address == _MAP_FAILED:
         raise _failure(f"mmap of {nbytes} file bytes")
     return int(address)
+
+
+def map_file_at(address: int, fd: int, nbytes: int) -> None:
+    """Replace a mapping by the beginning of a file, shared with others who map it."""
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_NORESERVE
+    if _libc.mmap(address, nbytes, protection, flags, fd, 0) != address:
+        raise _failure(f"mmap of {nbytes} file bytes")
 
 
 def unmap(address: int, nbytes: int) -> None:

@@ -36,6 +36,7 @@ from aegaeon_worker.parallel.link import Link
 from aegaeon_worker.parallel.meeting import MeetingPlace, meeting_path
 from aegaeon_worker.parallel.settings import GroupSettings
 from aegaeon_worker.parallel.share import RankShare
+from aegaeon_worker.peers.links import ALONE, PeerLinks
 from aegaeon_worker.weights.cache import WeightCache
 from aegaeon_worker.weights.instance_dir import InstanceDir
 
@@ -123,7 +124,15 @@ class WorkerParts:
         self.preparer = self._preparer(Alone())
         packers, constraints = Packers(), Constraints()
         self.thread = EngineThread()
-        make = partial(self._engine, packers=packers, constraints=constraints)
+        self.peers = PeerLinks.open(
+            self._slabs.directory,
+            self._config.worker_index,
+            self.device,
+            self.thread.submit,
+            lends=self._config.lends,
+        )
+        stack.callback(self.peers.close)
+        make = partial(self._engine, packers=packers, constraints=constraints, peers=self.peers)
         engine = make(self.device, self.thread.submit)
         self._driven: Engine | LeadingEngine | Follower = engine
         self._start: Callable[[], None] = partial(self.thread.start, engine)
@@ -135,6 +144,7 @@ class WorkerParts:
 
     def _build_rank(self, instance: InstanceDir, stack: ExitStack) -> None:
         """One of several workers that are one engine together."""
+        self.peers = PeerLinks(f"{self._config.ranks.size} workers are one engine")
         # The other ranks are told the tokens of every step.
         self.execution = replace(self.execution, lookahead=0, recorder=None)
         config = self._config
@@ -190,10 +200,16 @@ class WorkerParts:
         packers: Packers,
         constraints: Constraints,
         make_steps: MakeSteps = own_steps,
+        peers: PeerLinks = ALONE,
     ) -> Engine:
         bring = partial(self._carry, self.thread.submit) if self._carry else None
         memory = MemoryManager(
-            device, self._slabs, bring, prefix_caching=self._config.prefix_caching
+            device,
+            self._slabs,
+            bring,
+            prefix_caching=self._config.prefix_caching,
+            lending=peers.lending,
+            borrowing=peers.borrowing,
         )
         models = ModelTable(
             self.preparer,
@@ -234,6 +250,7 @@ def _device_request(config: WorkerConfig) -> DeviceRequest:
         memory_utilization=config.memory_utilization,
         chunk_nbytes=config.device_chunk_bytes,
         lock_dir=config.shm_dir,
+        lends=config.lends,
     )
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from aegaeon_worker.engine.model_spec import ModelSpec
 from aegaeon_worker.kv.arrival import Arrival
 from aegaeon_worker.kv.place import KvPlace
+from aegaeon_worker.peers.lender import LenderGone, PullAnswered
+from aegaeon_worker.peers.lending import SaveOffer
 from aegaeon_worker.sampling.parameters import SamplingParameters
 
 if TYPE_CHECKING:
@@ -98,7 +100,8 @@ class ReleaseSequences:
 class QueueTurn:
     """Queue a turn; ``quota_ns`` of 0 lasts until no member is left.
 
-    If it ``hands_off``, a member leaves with its first new token, to go on at another worker.
+    If it ``hands_off``, a member leaves with its first new token, to go on at another worker, which
+    finds its KV ``on_device`` if that is possible, and else in the slabs.
     """
 
     turn_id: int
@@ -107,6 +110,7 @@ class QueueTurn:
     quota_ns: int
     prefetch_model: str | None = None
     hands_off: bool = False
+    on_device: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,5 +172,8 @@ Command = (
     | LeaveTurn
     | LimitTurn
     | FetchEnded
+    | PullAnswered
+    | LenderGone
+    | SaveOffer
     | Attach
 )

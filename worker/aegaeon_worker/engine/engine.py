@@ -30,6 +30,8 @@ from aegaeon_worker.engine.turn_start import TurnStart
 from aegaeon_worker.grammar.constraints import Constraints
 from aegaeon_worker.kv.errors import PoolTooSmall
 from aegaeon_worker.kv.memory_manager import MemoryManager
+from aegaeon_worker.peers.lender import LenderGone, PullAnswered
+from aegaeon_worker.peers.lending import SaveOffer
 
 #: Time that it takes to begin a turn and to issue a step: so long before the device has nothing to
 #: do, the engine stops listening for what comes next.
@@ -71,7 +73,8 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """A turn is running or queued, or sequences are on their way out."""
-        return bool(self._turns) or self._memory.hand_offs.under_way
+        memory = self._memory
+        return bool(self._turns) or memory.hand_offs.under_way or memory.pulls.under_way
 
     def handle(self, command: cmd.Command | Prepared) -> None:  # noqa: C901 (one row per command)
         """Apply one command."""
@@ -96,6 +99,8 @@ class Engine:
             case cmd.FetchEnded(arrival, transfer_ns, interruptions):
                 self._memory.fetches.ended(arrival, transfer_ns, interruptions)
                 self._teller.tell_arrived()
+            case PullAnswered() | LenderGone() | SaveOffer():
+                self._sequences.hear_peer(command)
             case cmd.LoadModel(spec):
                 self._models.load(spec, self._publish)
             case cmd.UnloadModel(model):
@@ -117,6 +122,7 @@ class Engine:
         """Begin a turn, make one step of it, or end it; without turns, see sequences off."""
         self._spare_until_ns = 0
         self._teller.tell_handed_off(wait=not self._turns)
+        self._teller.tell_pulled(wait=not self._turns)
         turn = self._turns.current
         if turn is None:
             if self._turns:
@@ -256,7 +262,7 @@ class Engine:
                 self._sequences.forget(handle)
             self._sequences.fail(result.failed)
             if turn.hands_off:
-                self._sequences.hand_off(going_on(result.batch))
+                self._sequences.hand_off(going_on(result.batch), on_device=turn.on_device)
         self._take_lost(turn)
 
     def _end_turn(self, turn: Turn, reason: TurnEndReason | None = None) -> None:

@@ -16,6 +16,8 @@ from aegaeon_worker.engine.teller import Teller
 from aegaeon_worker.engine.turn import Turn
 from aegaeon_worker.grammar.constraints import Constraints
 from aegaeon_worker.kv.memory_manager import MemoryManager
+from aegaeon_worker.peers.lender import LenderGone, PullAnswered
+from aegaeon_worker.peers.lending import SaveOffer
 
 
 class Sequences:
@@ -64,11 +66,22 @@ class Sequences:
             self._memory.add_sequence(spec.handle, spec.model, spec.kv, prefix)
         self._teller.tell_arrived()
 
-    def hand_off(self, handles: list[int]) -> None:
+    def hand_off(self, handles: list[int], *, on_device: bool) -> None:
         """Let sequences go on elsewhere; no turn of this engine has a use for them any more."""
         for handle in handles:
             del self._known[handle]
-        self._memory.hand_off(handles)
+        self._memory.hand_off(handles, on_device=on_device)
+
+    def hear_peer(self, word: PullAnswered | LenderGone | SaveOffer) -> None:
+        """Another worker of the node lends, ends, or wants what it was offered in the slabs."""
+        match word:
+            case PullAnswered():
+                self._memory.pulls.answered(word)
+            case LenderGone():
+                self._memory.pulls.lender_gone(word)
+            case SaveOffer():
+                self._memory.save_offer(word)
+        self._teller.tell_arrived()
 
     def free(self, handles: list[int], *, cancel: bool) -> None:
         """Free what was handed off, of which nothing is left to tell, and perhaps end the rest."""

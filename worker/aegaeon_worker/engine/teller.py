@@ -47,9 +47,16 @@ class Teller:
         for event in self._memory.hand_offs.finish(wait=wait):
             self._publish(event)
 
+    def tell_pulled(self, *, wait: bool) -> None:
+        """Which sequences have their KV from other devices by now."""
+        if self._memory.pulls.under_way:
+            self._memory.pulls.advance(wait=wait)
+            self.tell_arrived()
+
     def tell_arrived(self) -> None:
         """What became of KV of other workers, and what was there already."""
-        for fetched in self._memory.fetches.take_outcomes():
+        memory = self._memory
+        for fetched in [*memory.fetches.take_outcomes(), *memory.pulls.take_outcomes()]:
             self._publish(fetched)
         for imported in self._memory.take_imports():
             self._publish(imported)

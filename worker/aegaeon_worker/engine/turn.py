@@ -19,6 +19,7 @@ class Turn:
         self.quota_ns = command.quota_ns
         self.prefetch_model = command.prefetch_model
         self.hands_off = command.hands_off
+        self.on_device = command.on_device
         self.queued_ns = queued_ns
         self.first_step_ns: int | None = None
         self.steps = 0

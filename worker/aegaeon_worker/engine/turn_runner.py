@@ -181,7 +181,8 @@ class TurnRunner:
             self._memory.commit(sequence.handle, sequence.num_computed)
         for sequence in issued.completing:
             sequence.num_under_way += 1
-        if self._turn.hands_off and self._execution.lookahead:
+        turn = self._turn
+        if turn.hands_off and not turn.on_device and self._execution.lookahead:
             # Behind this step, and not behind the one that will have been issued by then.
             leaving = [s.handle for s in issued.completing if not s.is_full]
             self._memory.hand_offs.prepare(leaving)

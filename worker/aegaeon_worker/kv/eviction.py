@@ -59,7 +59,7 @@ class EvictionOrder:
         spared = {entry.sequence for entry in wanted} | turn
         others = self._table.on_device(spared)
         for entry in others:
-            if entry.kv.clean:
+            if entry.kv.clean and entry.kv.pull is None:
                 yield partial(self._table.swap_out, entry, spared)
         rest: list[tuple[int, int, Evict]] = [
             (entry.last_planned, 0, partial(self._table.swap_out, entry, spared))

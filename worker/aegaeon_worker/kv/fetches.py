@@ -22,7 +22,8 @@ Carry = Callable[[Arrival], None]
 class Fetched:
     """KV is in this worker's slabs: of the first ``num_tokens`` tokens, perhaps of none.
 
-    ``nbytes`` have come in ``transfer_ns``, with so many interruptions.
+    ``nbytes`` have come in ``transfer_ns``, with so many interruptions. What another worker of the
+    node offered is on the device; or it has not come that way, and ``refusal`` says why.
     """
 
     sequence: int
@@ -30,6 +31,7 @@ class Fetched:
     nbytes: int = 0
     transfer_ns: int = 0
     interruptions: int = 0
+    refusal: str = ""
 
 
 class Fetches:

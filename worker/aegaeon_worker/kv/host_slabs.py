@@ -45,7 +45,7 @@ class HostSlabs:
         ``SharedMemoryFull`` if the directory cannot hold all slabs; ``KvMemoryError`` if another
         worker of the node uses other numbers.
         """
-        self._directory = directory
+        self.directory = directory
         self._memory = SlabMemory(directory, num_slabs, slab_nbytes, pinning)
         self.num_slabs = num_slabs
         self.slab_nbytes = slab_nbytes
@@ -208,7 +208,7 @@ class HostSlabs:
 
     def reader(self) -> SlabReader:
         """Reads what is published here, by any worker, on another thread than this one's."""
-        return SlabReader(self._directory, self._memory.address, self.num_slabs, self.slab_nbytes)
+        return SlabReader(self.directory, self._memory.address, self.num_slabs, self.slab_nbytes)
 
     def audit(self) -> dict[int, int]:
         """Blocks in use by block size; ``AssertionError`` if a slab's books are wrong."""

@@ -10,6 +10,7 @@ from aegaeon_worker.kv.arrival import Arrival, Span
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.place import HostBlock, KvPlace, runs_of
 from aegaeon_worker.kv.prefix_cache import PrefixCache
+from aegaeon_worker.kv.pull import Pull
 from aegaeon_worker.kv.regroup import Regroup
 from aegaeon_worker.kv.sequence import SequenceKv
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
@@ -56,10 +57,13 @@ class Imports:
         """Take the place for a sequence's KV if it has the form of this model's; if not, the
         import has ended.
         """
+        if place.offer and not place.address:
+            kv.pull = Pull(sequence, place, time.perf_counter_ns())
+            return
         source = self._shape.in_pieces(place.pieces)
-        num_blocks = sum(run.num_blocks for run in place.runs)
-        fits = place.block_nbytes == self._shape.host_nbytes and num_blocks == KvShape.blocks_for(
-            place.num_tokens
+        fits = (
+            place.block_nbytes == self._shape.host_nbytes
+            and place.num_blocks == KvShape.blocks_for(place.num_tokens)
         )
         if source is None or not fits or not (place.address or source == self._shape):
             self._outcomes.append(Imported(sequence))
@@ -69,6 +73,22 @@ class Imports:
         else:
             kv.foreign = place
             kv.num_tokens = kv.saved_tokens = place.num_tokens
+
+    def divert(self, sequence: int, kv: SequenceKv, place: KvPlace) -> None:
+        """A sequence's KV was to be pulled, and is in the node's slabs instead."""
+        kv.pull = None
+        self.admit(sequence, kv, place)
+
+    def settle_pull(self, sequence: int, kv: SequenceKv) -> None:
+        """A turn runs a sequence whose KV was to be pulled: this is what it has.
+
+        Nothing is copied now, so that the outcome has no bytes.
+        """
+        if kv.pull is not None:
+            kv.pull.stop("a turn did not wait for it")
+            kv.pull.over = True
+            kv.pull = None
+            self._outcomes.append(Imported(sequence, kv.num_tokens))
 
     def open(self, kv: SequenceKv, arrival: Arrival) -> None:
         """Give an arrival blocks to come to; ``OutOfHostBlocks`` and no change if all are used."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -18,11 +18,14 @@ from aegaeon_worker.kv.model_memory import ModelMemory
 from aegaeon_worker.kv.place import KvPlace
 from aegaeon_worker.kv.prefix_keys import Prefix
 from aegaeon_worker.kv.prefix_use import PrefixUse, Reused
+from aegaeon_worker.kv.pulls import Pulls
 from aegaeon_worker.kv.room import DeviceUsage, Room
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.kv.tracked import SequenceEntry, SequenceTable
 from aegaeon_worker.kv.transfers import TransferMeter, Transfers
 from aegaeon_worker.kv.write_backs import WriteBacks
+from aegaeon_worker.peers.borrowing import Borrowing
+from aegaeon_worker.peers.lending import Lending, SaveOffer
 from aegaeon_worker.weights.resident import ResidentWeights
 
 
@@ -47,8 +50,13 @@ class MemoryManager:
         carry: Carry | None = None,
         *,
         prefix_caching: bool = True,
+        lending: Lending | None = None,
+        borrowing: Borrowing | None = None,
     ) -> None:
-        """``carry`` brings KV from other nodes; without ``prefix_caching`` no KV is shared."""
+        """``carry`` brings KV from other nodes; without ``prefix_caching`` no KV is shared.
+
+        With ``lending`` KV can go on from this device, with ``borrowing`` come from others'.
+        """
         self._prefix_caching = prefix_caching
         self._device = device
         self._slabs = slabs
@@ -57,10 +65,12 @@ class MemoryManager:
         self._room = Room(device.pool, self._models)
         self._order = EvictionOrder(self._models, self._table)
         self._turn: set[int] = set()
-        self.hand_offs = HandOffs(device, self._table, self.free)
+        self.hand_offs = HandOffs(device, self._table, self.free, lending)
         """What ``hand_off`` began, and what is held for other workers."""
         self.fetches = Fetches(self._table, carry)
         """KV on its way from other nodes."""
+        self.pulls = Pulls(self._table, borrowing, self._make_spare_room)
+        """KV on its way from other devices of the node."""
         self.write_backs = WriteBacks(device, self._table, self._models, self._room)
         self.copy_tail = device.tail
         self._stamp = 0
@@ -139,11 +149,13 @@ class MemoryManager:
         memory.kv.add(sequence, source, prefix)
         self._table.add(sequence, memory)
         self.fetches.begin(self._table[sequence])
+        self.pulls.begin(self._table[sequence])
 
     def free(self, sequence: int, *, sound: bool = True) -> None:
         """End a sequence and free its KV, which is for nobody else if it was not ``sound``."""
         entry = self._table.pop(sequence)
         self._turn.discard(sequence)
+        self.hand_offs.forget(entry)
         # A model that has the device for itself needs no host copies.
         entry.model.kv.free(sequence, sound=sound, save=len(self._models) > 1)
 
@@ -255,13 +267,18 @@ class MemoryManager:
         self._turn.discard(sequence)
         self._table.swap_out(self._table[sequence], self._turn)
 
-    def hand_off(self, sequences: Sequence[int]) -> None:
+    def hand_off(self, sequences: Sequence[int], *, on_device: bool = False) -> None:
         """Leave the KV of sequences to other workers of the node; it is not to be used here again.
 
-        Copies are queued; ``hand_offs`` tells when they are complete.
+        Copies are queued, unless others can read it ``on_device``; ``hand_offs`` tells when it is
+        theirs.
         """
         self._turn.difference_update(sequences)
-        self.hand_offs.begin(sequences, self._turn)
+        self.hand_offs.begin(sequences, self._turn, on_device=on_device)
+
+    def save_offer(self, request: SaveOffer) -> None:
+        """Another worker wants what it was offered on the device in the slabs."""
+        self.hand_offs.save(request, self._turn)
 
     def take_imports(self) -> list[Imported]:
         """How the copying of other workers' KV went since the last call."""
@@ -290,6 +307,11 @@ class MemoryManager:
         """End every model."""
         for name in list(self._models):
             self.remove_model(name)
+
+    def _make_spare_room(self, entry: SequenceEntry, take: Callable[[], None]) -> bool:
+        """Call ``take``, which needs device blocks, at the expense of kept KV alone."""
+        entry.last_planned = self._stamp  # it is not to be the first to leave
+        return self._room.place(take, self._order.kept(entry.model))
 
     def _admit(self, model: ModelMemory) -> bool:
         """Free the chunks for a prefetch, if there are enough without hurting the turn."""

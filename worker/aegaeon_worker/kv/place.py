@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from aegaeon_worker.kv.shape import KvShape
+
 
 @dataclass(frozen=True, slots=True)
 class HostBlock:
@@ -38,7 +40,8 @@ class KvPlace:
     """Published KV of one sequence's first ``num_tokens`` tokens; 0 tokens have no place.
 
     It is in the slabs of this node, or of the node with a worker at ``address``, in blocks of
-    ``pieces`` as in ``KvShape``.
+    ``pieces`` as in ``KvShape``. With an ``offer`` there are no runs: the file of that name, in the
+    folder of KV of that node, tells where it is, on its worker's device or in the slabs.
     """
 
     num_tokens: int
@@ -46,11 +49,19 @@ class KvPlace:
     runs: tuple[BlockRun, ...]
     address: str = ""
     pieces: int = 1
+    offer: str = ""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks, wherever they are."""
+        if self.offer:
+            return KvShape.blocks_for(self.num_tokens)
+        return sum(run.num_blocks for run in self.runs)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks."""
-        return sum(run.num_blocks for run in self.runs) * self.block_nbytes
+        return self.num_blocks * self.block_nbytes
 
     @property
     def blocks(self) -> list[HostBlock]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from aegaeon_worker.kv.arrival import Arrival
 from aegaeon_worker.kv.place import HostBlock, KvPlace
 from aegaeon_worker.kv.prefix_keys import PrefixKeys
+from aegaeon_worker.kv.pull import Pull
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
+from aegaeon_worker.peers.lending import Offered
 
 
 @dataclass
@@ -30,6 +32,10 @@ class SequenceKv:
     """Where another worker of the node left the KV, until it is on this device."""
     arrival: Arrival | None = None
     """KV of another node: on its way to ``host_blocks``, or there, until a turn first runs it."""
+    pull: Pull | None = None
+    """KV that comes from another worker's device, until a turn first runs it."""
+    offered: Offered | None = None
+    """Other workers may copy it from where that says."""
     published: bool = False
     """Other workers may read the host copy, and no copy to or from it is under way here."""
     keys: PrefixKeys | None = None
@@ -45,7 +51,7 @@ class SequenceKv:
     @property
     def comes(self) -> bool:
         """Its KV is still elsewhere, or on its way here."""
-        return self.foreign is not None or self.arrival is not None
+        return self.foreign is not None or self.arrival is not None or self.pull is not None
 
     @property
     def num_full(self) -> int:

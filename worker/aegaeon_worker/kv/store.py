@@ -12,6 +12,7 @@ from aegaeon_worker.kv.host_copies import HostCopies
 from aegaeon_worker.kv.host_slabs import HostSlabs
 from aegaeon_worker.kv.imports import Imports
 from aegaeon_worker.kv.mapped_blocks import MappedBlocks
+from aegaeon_worker.kv.peer_blocks import PeerBlocks
 from aegaeon_worker.kv.place import KvPlace
 from aegaeon_worker.kv.prefix_cache import PrefixCache
 from aegaeon_worker.kv.prefix_keys import Prefix, PrefixKeys
@@ -59,6 +60,10 @@ class KvStore:
         self.cache = PrefixCache(self.ledger, slabs, shape.host_nbytes, self._content)
         self.imports = Imports(slabs, shape, fingerprint, self.cache)
         self._host = HostCopies(self._copies, self.cache)
+        self.peer_blocks = PeerBlocks(
+            self._range, self._blocks, self.cache, shape, self._content, device.pool.chunk_nbytes
+        )
+        """For sequences that come from other workers' devices, or are copied to them."""
         self._shares = shares
         # Those with more reused tokens than were told.
         self._reused: dict[int, None] = {}
@@ -109,6 +114,7 @@ class KvStore:
         kv = self._sequences[sequence]
         if kv.is_ready(num_tokens):
             return
+        self.imports.settle_pull(sequence, kv)
         self.share(sequence)
         was_resident, present = kv.resident, len(kv.device_blocks)
         run = self.cache.on_host(kv)
@@ -243,6 +249,8 @@ class KvStore:
         kv = self._sequences.pop(sequence)
         self._reused.pop(sequence, None)
         self.imports.forget(sequence)
+        if kv.offered is not None:
+            kv.offered.close()
         if not sound:
             self.cache.distrust(kv)
         elif save and kv.entered and kv.resident and not kv.published:
@@ -294,6 +302,7 @@ class KvStore:
             kv.forget_tokens()
 
     def _release_device(self, kv: SequenceKv, *, keep: bool) -> None:
+        self.peer_blocks.part(kv)
         self._free_blocks(self.cache.let_go_device(kv.device_blocks, keep=keep))
         kv.device_blocks = []
 

@@ -14,12 +14,11 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from aegaeon_worker.parallel.errors import GroupBroken
 from aegaeon_worker.parallel.frames import HEADER, Frame, Kind
+from aegaeon_worker.socket_path import socket_path
 
 _TIMEVAL = struct.Struct("ll")
 _CREDENTIALS = struct.Struct("3i")
@@ -121,16 +120,6 @@ def _open_process(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except OSError:
         return None
-
-
-@contextmanager
-def socket_path(path: Path) -> Iterator[str]:
-    """A name for ``path`` that is short enough for a socket's address."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
 
 
 def connect(path: Path, timeout_s: float) -> Link | None:

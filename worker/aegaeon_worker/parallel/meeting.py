@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aegaeon_worker.parallel.frames import Frame, Kind, object_frame
-from aegaeon_worker.parallel.link import Link, socket_path
+from aegaeon_worker.parallel.link import Link
 from aegaeon_worker.parallel.settings import GroupSettings
+from aegaeon_worker.socket_path import socket_path
 
 logger = logging.getLogger(__name__)
 

@@ -47,6 +47,10 @@ class MirroredRange:
         """See ``VirtualRange``."""
         return self.own.mapped
 
+    def chunk(self, position: int) -> int:
+        """See ``VirtualRange``."""
+        return self.own.chunk(position)
+
     def map(self, positions: Iterable[int]) -> None:
         """See ``VirtualRange``."""
         wanted = list(positions)

@@ -137,7 +137,12 @@ def place_from_pb(place: worker_pb2.KvPlace) -> KvPlace:
         for run in place.runs
     )
     return KvPlace(
-        place.num_tokens, place.block_bytes, tuple(runs), place.address, place.pieces or 1
+        place.num_tokens,
+        place.block_bytes,
+        tuple(runs),
+        place.address,
+        place.pieces or 1,
+        place.offer,
     )
 
 
@@ -158,6 +163,8 @@ def place_to_pb(place: KvPlace) -> worker_pb2.KvPlace:
         runs=runs,
         address=place.address,
         pieces=place.pieces,
+        offer=place.offer,
+        num_offered=place.num_blocks if place.offer else 0,
     )
 
 
@@ -203,6 +210,7 @@ def command_from_pb(request: worker_pb2.ExecuteRequest) -> commands.Command:
                 turn.quota_ns,
                 turn.prefetch_model or None,
                 hands_off=turn.stage == cluster_pb2.TURN_STAGE_PREFILL,
+                on_device=turn.on_device,
             )
         case "join_turn":
             return commands.JoinTurn(request.join_turn.turn_id, list(request.join_turn.handles))
@@ -251,6 +259,7 @@ def _fetched_to_pb(event: Fetched) -> worker_pb2.SequenceFetched:
         bytes=event.nbytes,
         transfer_time_ns=event.transfer_ns,
         interruptions=event.interruptions,
+        refusal=event.refusal,
     )
 
 

@@ -77,7 +77,7 @@ async def _serve_parts(
     submit = None if config.ranks.rank else parts.thread.submit
     servicer = WorkerServicer(lambda: parts.status, submit, parts.preparer, metrics, spans)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
-    kv_pb2_grpc.add_KvServiceServicer_to_server(KvServicer(parts.slab_reader), server)
+    kv_pb2_grpc.add_KvServiceServicer_to_server(KvServicer(parts.slab_reader, parts.peers), server)
     health = Health(server, _SERVICES)
     address = bind(
         server, config.listen, insecure_bind=config.insecure_bind, settings=config.security
@@ -161,4 +161,9 @@ def _registration_request(
         # Schedulers of before tensor parallelism may register whoever does without.
         tensor_parallel_size=config.tensor_parallel_size if config.tensor_parallel_size > 1 else 0,
         capabilities=contract_names(OF_WORKER),
+        kv_sharing=cluster_pb2.KvSharing(
+            device=parts.peers.device,
+            readable=sorted(parts.peers.readable),
+            obstacle=parts.peers.obstacle,
+        ),
     )

@@ -21,6 +21,7 @@ from aegaeon_worker.engine.events import (
     TurnStarted,
 )
 from aegaeon_worker.engine.status import EngineStatus
+from aegaeon_worker.kv.fetches import Fetched
 from aegaeon_worker.kv.hand_offs import HandedOff
 from aegaeon_worker.kv.imports import Imported
 from aegaeon_worker.kv.prefix_use import PrefixUse
@@ -68,6 +69,8 @@ class WorkerMetrics:
             case HandedOff():
                 nbytes = event.place.block_nbytes * sum(run.num_blocks for run in event.place.runs)
                 self._moved.labels(name, "kv_hand_off").inc(nbytes)
+            case Fetched():
+                self._moved.labels(name, "kv_fetch").inc(event.nbytes)
             case Imported():
                 self._imports.labels(name, "hit" if event.num_tokens else "miss").inc()
                 self._moved.labels(name, "kv_import").inc(event.nbytes)

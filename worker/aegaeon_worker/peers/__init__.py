@@ -1,0 +1,1 @@
+"""KV that goes from one worker's device straight to another's."""
