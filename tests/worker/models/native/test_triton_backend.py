@@ -9,8 +9,12 @@ import pytest
 import torch
 
 from aegaeon_worker.models.interface import DecodeRows
+from aegaeon_worker.models.native import triton_backend
 from aegaeon_worker.models.native.model import NativeModel
+from aegaeon_worker.models.native.plan import AttentionPlan
 from aegaeon_worker.models.native.triton_backend import TritonBackend
+from aegaeon_worker.parallel.collectives import Alone
+from aegaeon_worker.parallel.vocabulary import SharedVocabulary
 from tests.worker.models.paged_runner import PagedRunner
 from tests.worker.models.tiny import VOCAB_SIZE, WINDOW, make_checkpoint
 
@@ -55,6 +59,34 @@ def test_a_pass_without_logits_stores_its_tokens(tmp_path: Path) -> None:
         assert runner.step({1: prompt[:12]}, rows=[]).shape == (0, VOCAB_SIZE)
         got = runner.step({1: prompt[12:]})
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_weights_are_cut_in_decode_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts: list[int] = []
+
+    def cut(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        cuts.append(x.shape[0])
+        return torch.empty(2, x.shape[0], weight.shape[0])
+
+    monkeypatch.setattr(triton_backend, "cut_linear", cut)
+    x = torch.zeros(100, 256, dtype=torch.float16)
+    weight = torch.zeros(64, 256, dtype=torch.float16)
+    plan = AttentionPlan(1, 1, 16, (None,), 1e-6, torch.ones(8), 1.0)
+    backend = TritonBackend(plan, torch.device("cpu"))
+    assert backend.linear(x, weight, None).shape == (100, 64)
+    rows = DecodeRows(
+        staged=torch.full((4, 100), -1), tokens=torch.zeros(100, dtype=torch.int64),
+        found=torch.empty(100, 2, dtype=torch.float64),
+        block_tables=torch.zeros(100, 1, dtype=torch.int64),
+        kv=torch.zeros(1, 1, 2, 16, 1, 16, dtype=torch.float16), logits=torch.empty(100, 64),
+    )  # fmt: skip
+    step = backend.decode_step(
+        lambda ids, attention, wanted: backend.linear(x, weight, None)[0],
+        SharedVocabulary(Alone(), 64, 64),
+    )
+    step(rows)
+    assert cuts == [100]
+    assert backend.linear(x, weight, None).shape == (100, 64)
 
 
 @torch.inference_mode()

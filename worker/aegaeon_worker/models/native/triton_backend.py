@@ -37,6 +37,7 @@ class TritonBackend:
     def __init__(self, plan: AttentionPlan, device: torch.device) -> None:
         self._plan = plan
         self._frequencies = plan.frequencies.to(device)
+        self._decoding = False
 
     def linear(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
@@ -44,7 +45,8 @@ class TritonBackend:
         """See ``Backend``."""
         if x.shape[0] <= MAX_ROWS:
             return narrow_linear(x, weight, bias)
-        if can_cut(x, weight):
+        # Its launch takes the host longer than the product takes; steps are recorded.
+        if self._decoding and can_cut(x, weight):
             return cut_linear(x, weight, bias)
         return F.linear(x, weight, bias)
 
@@ -78,7 +80,11 @@ class TritonBackend:
         @torch.inference_mode()
         def step(rows: DecodeRows) -> None:
             inputs = decode_inputs(rows.staged, rows.tokens, rows.block_tables)
-            columns = logits_of(inputs.token_ids, self._decode_attention(inputs, rows), None)
+            self._decoding = True
+            try:
+                columns = logits_of(inputs.token_ids, self._decode_attention(inputs, rows), None)
+            finally:
+                self._decoding = False
             if rows.logits is None:
                 choose_best(vocabulary.own(columns), rows.tokens, rows.found)
                 vocabulary.settle(rows.tokens, rows.found)
