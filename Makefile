@@ -17,7 +17,7 @@ NODE_STAMP := $(NODE)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo example test lint proto proto-check bench chaos soak fuzz wheel audit clean
+.PHONY: help setup demo example test lint proto proto-check bench chaos soak systemd fuzz wheel audit clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  \1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -58,6 +58,9 @@ bench: $(STAMP) ## Measure stack and scheduler on this machine's CPU, with trans
 
 chaos: $(STAMP) ## Kill, stop, cut and fill while tokens are compared: ROUNDS=200, SEED=, FIRST=0.
 	$(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),200) --first $(or $(FIRST),0) $(if $(SEED),--seed $(SEED))
+
+systemd: $(STAMP) ## The units under a real systemd, as root; says why where it cannot boot.
+	$(BIN)/python -m tests.systemd.booted
 
 soak: $(STAMP) ## Serve twice what fits and watch the memory: MINUTES=10.
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),10)

@@ -49,12 +49,19 @@ def system_files(root: Path, programs: Path) -> list[InstalledFile]:
 
     Raises ConfigError when the services could not reach the programs.
     """
-    hidden = [Path("/home"), Path("/root"), Path("/run/user")]
-    if any(programs.resolve().is_relative_to(folder) for folder in hidden):
+    if _is_hidden(programs):
         raise ConfigError(
             f"the daemons are in {programs}, which the services' sandbox hides (ProtectHome); "
             "install the package elsewhere, for example in a virtual environment /opt/aegaeon, or "
             "use --user"
+        )
+    # Of a virtual environment it is a link to whatever Python that was made with.
+    python = programs / "python"
+    if _is_hidden(python):
+        raise ConfigError(
+            f"the Python of the daemons, {python}, is {python.resolve()}, which the services' "
+            "sandbox hides (ProtectHome); make the virtual environment with a Python of the "
+            "system's, such as /usr/bin/python3, or use --user"
         )
     units = root / "etc/systemd/system"
     return [
@@ -73,6 +80,11 @@ def user_files(config_home: Path, programs: Path) -> list[InstalledFile]:
             config_home / "aegaeon/aegaeon.env", _text("aegaeon.systemd", "env"), operators=True
         ),
     ]
+
+
+def _is_hidden(path: Path) -> bool:
+    hidden = [Path("/home"), Path("/root"), Path("/run/user")]
+    return any(path.resolve().is_relative_to(folder) for folder in hidden)
 
 
 def own_programs() -> Path:

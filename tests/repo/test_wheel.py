@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,23 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.repo.checkout import PACKAGES, ROOT, tracked_files
+from tests.repo.checkout import PACKAGES, ROOT, build_wheel, tracked_files
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the tracked files alone, so that a file that was never added is missed."""
-    source = tmp_path_factory.mktemp("source")
-    for path in tracked_files():
-        (source / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / path, source / path)
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out)]
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return next(out.glob("*.whl"))
+    return build_wheel(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")

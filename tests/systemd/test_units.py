@@ -118,6 +118,16 @@ def test_programs_that_the_sandbox_hides_are_refused(folder: str, tmp_path: Path
         system_files(tmp_path, Path(folder))
 
 
+def test_a_python_that_the_sandbox_hides_is_refused(programs: Path, tmp_path: Path) -> None:
+    """As that of a virtual environment made with a Python out of somebody's home."""
+    (programs / "python").symlink_to("/home/me/.pyenv/versions/3.12/bin/python3")
+    with pytest.raises(ConfigError, match=r"/home/me/\.pyenv.*ProtectHome"):
+        system_files(tmp_path, programs)
+    (programs / "python").unlink()
+    (programs / "python").symlink_to("/usr/bin/python3")
+    assert system_files(tmp_path, programs)
+
+
 def _of_ours(stderr: str) -> list[str]:
     """Complaints about these units, and not about others of the machine."""
     return [line for line in stderr.splitlines() if "aegaeon" in line]
