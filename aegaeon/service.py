@@ -36,9 +36,10 @@ class LLMService:
     which end with it, however it ends. It returns when every node is registered and every
     ``cached_models`` entry is ready, or raises with nothing left behind.
 
-    ``scheduling_policy`` is for daemons that are started here. With ``decode_work_stealing`` an
-    idle decode engine takes a whole batch that has not run from one of its node that has at least
-    ``decode_work_stealing_min_batch_gap`` batches.
+    Without a ``request_routing_policy`` the scheduler's own holds, ``prefix-aware`` unless it was
+    started with another one. ``scheduling_policy`` is for daemons that are started here. With
+    ``decode_work_stealing`` an idle decode engine takes a whole batch that has not run from one of
+    its node that has at least ``decode_work_stealing_min_batch_gap`` batches.
 
     ``security`` names certificates and token for a running scheduler; not given, the environment
     does, see docs/security.md. Daemons that are started here are reachable by this user alone.
@@ -56,7 +57,7 @@ class LLMService:
         *,
         address: str | None = None,
         model_placement_policy: PlacementPolicyName = "least-loaded",
-        request_routing_policy: RoutingPolicyName = "least-outstanding",
+        request_routing_policy: RoutingPolicyName | None = None,
         scheduling_policy: SchedulingPolicyName | None = None,
         decode_work_stealing: bool = False,
         decode_work_stealing_min_batch_gap: int = 2,

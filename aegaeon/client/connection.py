@@ -44,6 +44,7 @@ _PLACEMENT: dict[PlacementPolicyName, cluster_pb2.PlacementPolicy] = {
 _ROUTING: dict[RoutingPolicyName, cluster_pb2.RoutingPolicy] = {
     "least-outstanding": cluster_pb2.ROUTING_POLICY_LEAST_OUTSTANDING,
     "round-robin": cluster_pb2.ROUTING_POLICY_ROUND_ROBIN,
+    "prefix-aware": cluster_pb2.ROUTING_POLICY_PREFIX_AWARE,
 }
 
 
@@ -111,7 +112,7 @@ class Connection:
         request = cluster_pb2.ApplyTopologyRequest(
             nodes=[_topology(node, demand_memory) for node in nodes],
             placement_policy=_PLACEMENT[policies.placement],
-            routing_policy=_ROUTING[policies.routing],
+            routing_policy=None if policies.routing is None else _ROUTING[policies.routing],
             decode_work_stealing_min_batch_gap=policies.stealing_min_batch_gap,
         )
         async with _errors():

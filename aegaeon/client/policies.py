@@ -15,8 +15,8 @@ class Policies:
 
     #: Chooses nodes for replicas.
     placement: PlacementPolicyName = "least-loaded"
-    #: Chooses a node for a request.
-    routing: RoutingPolicyName = "least-outstanding"
+    #: Chooses a node for a request; None leaves it to the scheduler.
+    routing: RoutingPolicyName | None = None
     #: Plans turns, in a scheduler that is started here; a running one has its own.
     scheduling: SchedulingPolicyName = "deadline"
     #: Batches at which an idle decode engine takes one of another's; 0 is never.
@@ -28,7 +28,7 @@ class Policies:
             ("request_routing_policy", self.routing, RoutingPolicyName),
             ("scheduling_policy", self.scheduling, SchedulingPolicyName),
         ):
-            if value not in get_args(kind):
+            if value is not None and value not in get_args(kind):
                 expected = ", ".join(get_args(kind))
                 raise ConfigError(f"{field} = {value!r}: expected one of {expected}")
         gap = self.stealing_min_batch_gap

@@ -10,7 +10,7 @@ from aegaeon.model_spec import DTypeName
 from aegaeon.tool_parsers import ToolParserName
 
 PlacementPolicyName = Literal["least-loaded", "round-robin"]
-RoutingPolicyName = Literal["least-outstanding", "round-robin"]
+RoutingPolicyName = Literal["least-outstanding", "round-robin", "prefix-aware"]
 SchedulingPolicyName = Literal["deadline", "round-robin", "published", "request-level"]
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -47,7 +47,8 @@ class ServerSection(_Section):
     #: Batches by which a loaded engine must lead before one is taken from it.
     decode_work_stealing_min_batch_gap: Annotated[int, Field(ge=2)] = 2
     model_placement_policy: PlacementPolicyName = "least-loaded"
-    request_routing_policy: RoutingPolicyName = "least-outstanding"
+    #: Absent means what the scheduler is started with, which is prefix-aware by default.
+    request_routing_policy: RoutingPolicyName | None = None
     #: How a scheduler that is started from this file plans turns.
     scheduling_policy: SchedulingPolicyName = "deadline"
     #: Names of models to deploy at start; absent means all, an empty list none.

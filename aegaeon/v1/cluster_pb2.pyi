@@ -33,6 +33,13 @@ class RoutingPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROUTING_POLICY_UNSPECIFIED: _ClassVar[RoutingPolicy]
     ROUTING_POLICY_LEAST_OUTSTANDING: _ClassVar[RoutingPolicy]
     ROUTING_POLICY_ROUND_ROBIN: _ClassVar[RoutingPolicy]
+    ROUTING_POLICY_PREFIX_AWARE: _ClassVar[RoutingPolicy]
+
+class PrefixPull(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PREFIX_PULL_UNSPECIFIED: _ClassVar[PrefixPull]
+    PREFIX_PULL_FOLLOWED: _ClassVar[PrefixPull]
+    PREFIX_PULL_PASSED_OVER: _ClassVar[PrefixPull]
 
 class KvTransport(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -52,6 +59,10 @@ PLACEMENT_POLICY_ROUND_ROBIN: PlacementPolicy
 ROUTING_POLICY_UNSPECIFIED: RoutingPolicy
 ROUTING_POLICY_LEAST_OUTSTANDING: RoutingPolicy
 ROUTING_POLICY_ROUND_ROBIN: RoutingPolicy
+ROUTING_POLICY_PREFIX_AWARE: RoutingPolicy
+PREFIX_PULL_UNSPECIFIED: PrefixPull
+PREFIX_PULL_FOLLOWED: PrefixPull
+PREFIX_PULL_PASSED_OVER: PrefixPull
 KV_TRANSPORT_UNSPECIFIED: KvTransport
 KV_TRANSPORT_SLABS: KvTransport
 KV_TRANSPORT_WIRE: KvTransport
@@ -228,7 +239,7 @@ class GetRuntimeResponse(_message.Message):
     def __init__(self, snapshot: _Optional[_Union[RuntimeSnapshot, _Mapping]] = ...) -> None: ...
 
 class RuntimeSnapshot(_message.Message):
-    __slots__ = ("taken_unix_ns", "started_unix_ns", "workers", "engines", "models", "active_requests", "waiting_requests", "statistics", "kv_links")
+    __slots__ = ("taken_unix_ns", "started_unix_ns", "workers", "engines", "models", "active_requests", "waiting_requests", "statistics", "kv_links", "prefix_index_blocks", "routing_policy")
     TAKEN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     STARTED_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -238,6 +249,8 @@ class RuntimeSnapshot(_message.Message):
     WAITING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     KV_LINKS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_INDEX_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_POLICY_FIELD_NUMBER: _ClassVar[int]
     taken_unix_ns: int
     started_unix_ns: int
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
@@ -247,7 +260,9 @@ class RuntimeSnapshot(_message.Message):
     waiting_requests: int
     statistics: Statistics
     kv_links: _containers.RepeatedCompositeFieldContainer[KvLink]
-    def __init__(self, taken_unix_ns: _Optional[int] = ..., started_unix_ns: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., engines: _Optional[_Iterable[_Union[EngineInfo, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[_model_pb2.ModelInfo, _Mapping]]] = ..., active_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., statistics: _Optional[_Union[Statistics, _Mapping]] = ..., kv_links: _Optional[_Iterable[_Union[KvLink, _Mapping]]] = ...) -> None: ...
+    prefix_index_blocks: int
+    routing_policy: RoutingPolicy
+    def __init__(self, taken_unix_ns: _Optional[int] = ..., started_unix_ns: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., engines: _Optional[_Iterable[_Union[EngineInfo, _Mapping]]] = ..., models: _Optional[_Iterable[_Union[_model_pb2.ModelInfo, _Mapping]]] = ..., active_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., statistics: _Optional[_Union[Statistics, _Mapping]] = ..., kv_links: _Optional[_Iterable[_Union[KvLink, _Mapping]]] = ..., prefix_index_blocks: _Optional[int] = ..., routing_policy: _Optional[_Union[RoutingPolicy, str]] = ...) -> None: ...
 
 class KvLink(_message.Message):
     __slots__ = ("source_node_id", "target_node_id", "transport", "transfers", "interruptions", "bytes", "time_ns", "bytes_per_s", "device_obstacle")
@@ -330,7 +345,7 @@ class WorkerMemory(_message.Message):
     def __init__(self, device_weight_bytes: _Optional[int] = ..., device_kv_bytes: _Optional[int] = ..., device_free_bytes: _Optional[int] = ..., host_kv_bytes: _Optional[int] = ..., weight_cache_bytes: _Optional[int] = ..., sequences: _Optional[int] = ..., prefix_device_bytes: _Optional[int] = ..., prefix_host_bytes: _Optional[int] = ..., prefix_queried_tokens: _Optional[int] = ..., prefix_reused_tokens: _Optional[int] = ..., device_graph_bytes: _Optional[int] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("engine_id", "node_id", "role", "worker_indexes", "ready", "current_model", "sequences", "turns", "switches", "tokens", "held_sequences", "estimates", "missing_worker_indexes")
+    __slots__ = ("engine_id", "node_id", "role", "worker_indexes", "ready", "current_model", "sequences", "turns", "switches", "tokens", "held_sequences", "estimates", "missing_worker_indexes", "prefix_followed")
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -344,6 +359,7 @@ class EngineInfo(_message.Message):
     HELD_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     ESTIMATES_FIELD_NUMBER: _ClassVar[int]
     MISSING_WORKER_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FOLLOWED_FIELD_NUMBER: _ClassVar[int]
     engine_id: str
     node_id: str
     role: EngineRole
@@ -357,7 +373,8 @@ class EngineInfo(_message.Message):
     held_sequences: int
     estimates: _containers.RepeatedCompositeFieldContainer[ModelEstimate]
     missing_worker_indexes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, engine_id: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[_Union[EngineRole, str]] = ..., worker_indexes: _Optional[_Iterable[int]] = ..., ready: _Optional[bool] = ..., current_model: _Optional[str] = ..., sequences: _Optional[int] = ..., turns: _Optional[int] = ..., switches: _Optional[int] = ..., tokens: _Optional[int] = ..., held_sequences: _Optional[int] = ..., estimates: _Optional[_Iterable[_Union[ModelEstimate, _Mapping]]] = ..., missing_worker_indexes: _Optional[_Iterable[int]] = ...) -> None: ...
+    prefix_followed: int
+    def __init__(self, engine_id: _Optional[str] = ..., node_id: _Optional[str] = ..., role: _Optional[_Union[EngineRole, str]] = ..., worker_indexes: _Optional[_Iterable[int]] = ..., ready: _Optional[bool] = ..., current_model: _Optional[str] = ..., sequences: _Optional[int] = ..., turns: _Optional[int] = ..., switches: _Optional[int] = ..., tokens: _Optional[int] = ..., held_sequences: _Optional[int] = ..., estimates: _Optional[_Iterable[_Union[ModelEstimate, _Mapping]]] = ..., missing_worker_indexes: _Optional[_Iterable[int]] = ..., prefix_followed: _Optional[int] = ...) -> None: ...
 
 class ModelEstimate(_message.Message):
     __slots__ = ("model", "step_time_ns", "sequences", "switch_time_ns", "measured_step_time_ns", "expected_step_time_ns", "step_error", "measurements")
@@ -380,7 +397,7 @@ class ModelEstimate(_message.Message):
     def __init__(self, model: _Optional[str] = ..., step_time_ns: _Optional[int] = ..., sequences: _Optional[int] = ..., switch_time_ns: _Optional[int] = ..., measured_step_time_ns: _Optional[int] = ..., expected_step_time_ns: _Optional[int] = ..., step_error: _Optional[float] = ..., measurements: _Optional[int] = ...) -> None: ...
 
 class Statistics(_message.Message):
-    __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node", "handed_off", "recomputed", "stolen_batches", "stolen_sequences", "hand_off_time_ns", "import_time_ns", "imported_bytes", "fetched", "fetch_time_ns", "fetched_bytes", "fetch_interruptions", "prompt_tokens", "cached_tokens")
+    __slots__ = ("since_unix_ns", "requests", "finished", "cancelled", "failed", "rejected", "tokens", "recovered", "routed_by_node", "placed_by_node", "evicted_by_node", "handed_off", "recomputed", "stolen_batches", "stolen_sequences", "hand_off_time_ns", "import_time_ns", "imported_bytes", "fetched", "fetch_time_ns", "fetched_bytes", "fetch_interruptions", "prompt_tokens", "cached_tokens", "expected_cached_tokens", "prefix_followed", "prefix_passed_over")
     class RoutedByNodeEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -426,6 +443,9 @@ class Statistics(_message.Message):
     FETCH_INTERRUPTIONS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FOLLOWED_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
     since_unix_ns: int
     requests: int
     finished: int
@@ -450,7 +470,10 @@ class Statistics(_message.Message):
     fetch_interruptions: int
     prompt_tokens: int
     cached_tokens: int
-    def __init__(self, since_unix_ns: _Optional[int] = ..., requests: _Optional[int] = ..., finished: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., rejected: _Optional[int] = ..., tokens: _Optional[int] = ..., recovered: _Optional[int] = ..., routed_by_node: _Optional[_Mapping[str, int]] = ..., placed_by_node: _Optional[_Mapping[str, int]] = ..., evicted_by_node: _Optional[_Mapping[str, int]] = ..., handed_off: _Optional[int] = ..., recomputed: _Optional[int] = ..., stolen_batches: _Optional[int] = ..., stolen_sequences: _Optional[int] = ..., hand_off_time_ns: _Optional[int] = ..., import_time_ns: _Optional[int] = ..., imported_bytes: _Optional[int] = ..., fetched: _Optional[int] = ..., fetch_time_ns: _Optional[int] = ..., fetched_bytes: _Optional[int] = ..., fetch_interruptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    expected_cached_tokens: int
+    prefix_followed: int
+    prefix_passed_over: int
+    def __init__(self, since_unix_ns: _Optional[int] = ..., requests: _Optional[int] = ..., finished: _Optional[int] = ..., cancelled: _Optional[int] = ..., failed: _Optional[int] = ..., rejected: _Optional[int] = ..., tokens: _Optional[int] = ..., recovered: _Optional[int] = ..., routed_by_node: _Optional[_Mapping[str, int]] = ..., placed_by_node: _Optional[_Mapping[str, int]] = ..., evicted_by_node: _Optional[_Mapping[str, int]] = ..., handed_off: _Optional[int] = ..., recomputed: _Optional[int] = ..., stolen_batches: _Optional[int] = ..., stolen_sequences: _Optional[int] = ..., hand_off_time_ns: _Optional[int] = ..., import_time_ns: _Optional[int] = ..., imported_bytes: _Optional[int] = ..., fetched: _Optional[int] = ..., fetch_time_ns: _Optional[int] = ..., fetched_bytes: _Optional[int] = ..., fetch_interruptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., expected_cached_tokens: _Optional[int] = ..., prefix_followed: _Optional[int] = ..., prefix_passed_over: _Optional[int] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
     __slots__ = ()
@@ -555,7 +578,7 @@ class TurnChanged(_message.Message):
     def __init__(self, engine_id: _Optional[str] = ..., turn_id: _Optional[int] = ..., model: _Optional[str] = ..., change: _Optional[_Union[TurnChanged.Change, str]] = ..., sequences: _Optional[int] = ..., quota_ns: _Optional[int] = ..., switch_time_ns: _Optional[int] = ..., elapsed_ns: _Optional[int] = ..., reason: _Optional[str] = ..., stage: _Optional[_Union[TurnStage, str]] = ..., expected_switch_time_ns: _Optional[int] = ..., expected_step_time_ns: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class RequestChanged(_message.Message):
-    __slots__ = ("sequence_id", "label", "model", "engine_id", "change", "tokens", "error")
+    __slots__ = ("sequence_id", "label", "model", "engine_id", "change", "tokens", "error", "reason", "prefix_pull", "expected_cached_tokens", "cached_tokens")
     class Change(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CHANGE_UNSPECIFIED: _ClassVar[RequestChanged.Change]
@@ -581,6 +604,10 @@ class RequestChanged(_message.Message):
     CHANGE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_PULL_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     label: str
     model: str
@@ -588,7 +615,11 @@ class RequestChanged(_message.Message):
     change: RequestChanged.Change
     tokens: int
     error: _errors_pb2.ErrorDetail
-    def __init__(self, sequence_id: _Optional[int] = ..., label: _Optional[str] = ..., model: _Optional[str] = ..., engine_id: _Optional[str] = ..., change: _Optional[_Union[RequestChanged.Change, str]] = ..., tokens: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+    reason: str
+    prefix_pull: PrefixPull
+    expected_cached_tokens: int
+    cached_tokens: int
+    def __init__(self, sequence_id: _Optional[int] = ..., label: _Optional[str] = ..., model: _Optional[str] = ..., engine_id: _Optional[str] = ..., change: _Optional[_Union[RequestChanged.Change, str]] = ..., tokens: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., reason: _Optional[str] = ..., prefix_pull: _Optional[_Union[PrefixPull, str]] = ..., expected_cached_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class KvMoved(_message.Message):
     __slots__ = ("sequence_id", "model", "source_node_id", "engine_id", "transport", "tokens", "bytes", "time_ns", "interruptions")

@@ -154,6 +154,11 @@ def _numbers(daemon: DaemonConfig, core: CoreConfig) -> list[tuple[str, int, str
             "longest turn while another model waits; published: 4 s",
         ),
         ("--max-wait-ms", core.max_wait_ns // _MS, "a model that waits so long goes first"),
+        (
+            "--prefix-index-blocks",
+            core.prefix_index_blocks,
+            "blocks of KV of which is remembered which engine keeps them, for prefix-aware routing",
+        ),
     ]
 
 
@@ -183,6 +188,7 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
             max_wait_ns=options.max_wait_ms * _MS,
             placement=PlacementPolicy[_member(options.placement)],
             routing=RoutingPolicy[_member(options.routing)],
+            prefix_index_blocks=options.prefix_index_blocks,
             profiles=tuple(row for path in options.profile for row in read_profile(path)),
             profile_names=tuple(options.profile_name),
             stealing_min_batch_gap=options.decode_work_stealing_min_batch_gap,

@@ -55,7 +55,7 @@ def test_every_reference_field_loads_with_its_default(write_yaml: WriteYaml) -> 
     assert (server.dummy_weights, server.decode_work_stealing) == (False, False)
     assert server.decode_work_stealing_min_batch_gap == 2
     assert server.model_placement_policy == "least-loaded"
-    assert server.request_routing_policy == "least-outstanding"
+    assert server.request_routing_policy is None, "left to the scheduler"
     assert (server.startup_models, server.cuda_graph) == (None, None)
     assert (config.models[0].ttft_slo_s, config.models[0].tpot_slo_s) == (10.0, 0.1)
     assert config.devices == ()

@@ -58,7 +58,12 @@ def test_the_dashboard_shows_every_metric(registries: list[CollectorRegistry]) -
     left_out |= {"load_seconds", "sequences", "loaded_models"}
     hidden = {f"aegaeon_worker_{name}" for name in left_out}
     hidden |= {"aegaeon_request_prompt_tokens", "aegaeon_request_generation_tokens"}
-    hidden |= {"aegaeon_reserved_tokens", "aegaeon_replicas", "aegaeon_engine_sequences"}
+    hidden |= {
+        "aegaeon_prefix_index_blocks",
+        "aegaeon_reserved_tokens",
+        "aegaeon_replicas",
+        "aegaeon_engine_sequences",
+    }
     own = {name for name, _, _ in families(registries) if name.startswith("aegaeon_")}
     assert {name for name in own if name not in text} == hidden
 

@@ -10,6 +10,7 @@ from aegaeon_scheduler.core.backlog import Backlog
 from aegaeon_scheduler.core.cluster import Cluster
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.log_probabilities import PromptPiece
+from aegaeon_scheduler.core.notices import Notice
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import (
     DeviceFacts,
@@ -83,6 +84,7 @@ class FakeClusterDriver:
         self.inputs: list[tuple[int, events.Event | GenerationRequest | Read]] = []
         self.outputs: list[str] = []
         self.sent: list[commands.WorkerCommand] = []
+        self.notices: list[Notice] = []
         #: Who left KV in the slabs, by epoch and handle; and epochs that have been lost.
         self.slabs: set[tuple[int, int]] = set()
         self.lost: set[int] = set()
@@ -233,7 +235,9 @@ class FakeClusterDriver:
                     self.inspections.append(command)
                 case commands.DeployFinished() | commands.UndeployFinished():
                     self.results[command.operation_id] = command
-                case commands.Deliver() | commands.Publish() | commands.DeployProgressed():
+                case commands.Publish(notice=notice):
+                    self.notices.append(notice)
+                case commands.Deliver() | commands.DeployProgressed():
                     pass
                 case _:
                     worker = self.workers.get(command.epoch)

@@ -17,7 +17,7 @@ from aegaeon.errors import AegaeonError, EngineError
 from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.config import CoreConfig
 from aegaeon_scheduler.core.policies import SchedulingPolicy
-from aegaeon_scheduler.core.values import EngineRole, FinishReason
+from aegaeon_scheduler.core.values import EngineRole, FinishReason, WorkerMemory
 from tests.scheduler.fake_cluster import FakeClusterDriver, replay, request
 from tests.scheduler.fake_worker import MS, PACKED, token_at
 
@@ -48,6 +48,7 @@ class AnyOrder(RuleBasedStateMachine):
             recovery_timeout_ns=RECOVERY_NS,
             affinity_slack=2,
             stealing_min_batch_gap=2,
+            prefix_index_blocks=16,
         )
         self.world = FakeClusterDriver(config)
         self.ended: dict[int, int] = {}
@@ -102,6 +103,23 @@ class AnyOrder(RuleBasedStateMachine):
     ) -> None:
         for count in counts:
             self._submit(model, count, tuple(range(prompt, prompt + length)), scored)
+
+    @rule(
+        model=st.sampled_from(MODELS),
+        count=st.integers(1, 20),
+        first=st.integers(1, 2),
+        length=st.sampled_from([17, 40, 60]),
+    )
+    def submit_alike(self, model: str, count: int, first: int, length: int) -> None:
+        """Prompts of which some have blocks of KV in common."""
+        self._submit(model, count, tuple(range(first, first + length)))
+
+    @rule(data=st.data(), blocks=st.integers(0, 12))
+    @precondition(lambda self: self.world.workers)
+    def report_memory(self, data: st.DataObject, blocks: int) -> None:
+        epoch = data.draw(st.sampled_from(sorted(self.world.workers)))
+        memory = WorkerMemory(0, 0, 0, 0, 0, 0, prefix_device_bytes=blocks)
+        self.world.apply(events.MemoryReported(epoch, memory))
 
     def _submit(
         self, model: str, count: int, prompt: tuple[int, ...], scored: int | None = None

@@ -11,6 +11,7 @@ from aegaeon_scheduler.core import (
     hand_off,
     intake,
     lifecycle,
+    prefix_routing,
     recovery,
     requests,
     stealing,
@@ -25,6 +26,7 @@ from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.estimation.estimates import Estimates
 from aegaeon_scheduler.core.operations import Operation, Undeployment
 from aegaeon_scheduler.core.policies import planner
+from aegaeon_scheduler.core.prefix_places import PrefixPlaces
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import Model, State
 from aegaeon_scheduler.core.values import GenerationRequest, ModelSpec
@@ -49,6 +51,7 @@ class Cluster:
             config.stealing_min_batch_gap,
             planner(config),
             Estimates(config.profiles, dict(config.profile_names)),
+            PrefixPlaces(config.prefix_index_blocks),
         )
 
     def submit(
@@ -114,7 +117,7 @@ class Cluster:
         tokens = sum(s.reserved_tokens for s in self.state.sequences.values())
         if tokens != self.state.reserved_tokens:
             found.append(f"{self.state.reserved_tokens} tokens reserved, {tokens} in requests")
-        return found
+        return found + prefix_routing.audit(self.state)
 
     def _submit(
         self, request: GenerationRequest, backlog: Backlog, now_ns: int
@@ -177,6 +180,7 @@ class Cluster:
         match event:
             case events.MemoryReported():
                 engine.usage = event.memory
+                prefix_routing.on_memory(state, engine, event.memory)
             case events.WorkerReady():
                 workers.on_ready(state, engine, event, now_ns)
             case events.WorkerLost():

@@ -52,7 +52,9 @@ class CoreConfig:
     #: Chooses nodes for replicas until a topology says otherwise.
     placement: PlacementPolicy = PlacementPolicy.LEAST_LOADED
     #: Chooses nodes for requests until a topology says otherwise.
-    routing: RoutingPolicy = RoutingPolicy.LEAST_OUTSTANDING
+    routing: RoutingPolicy = RoutingPolicy.PREFIX_AWARE
+    #: Blocks of KV of which it is remembered where they are, at most, over all engines.
+    prefix_index_blocks: int = 262_144
     #: Measured step times to begin with, of any devices and models.
     profiles: tuple[ProfileRow, ...] = ()
     #: Pairs of a model and the name of its rows in there, if that does not begin the model's own.

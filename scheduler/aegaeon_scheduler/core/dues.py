@@ -23,7 +23,7 @@ class Dues:
     end_ns: int
     #: Shortest time per token that one asks for.
     tpot_ns: int
-    #: Tokens of prompts whose sequences have got none yet.
+    #: Tokens of prompts that are to be computed, of sequences that have got none yet.
     prompt_tokens: int
     _times: list[int]
     #: Sums of the first weights, and of the first weight * time products.
@@ -39,7 +39,7 @@ class Dues:
             max([s.priority for s in held]),
             max([s.end_due_ns for s in held]),
             min([s.slo.tpot_ns for s in held]),
-            sum([len(s.prompt) for s in held if len(s.generated) == s.inherited]),
+            sum([s.prompt_ahead for s in held]),
             [due for due, _ in found],
             list(accumulate([weight for _, weight in found], initial=0)),
             list(accumulate([due * weight for due, weight in found], initial=0)),

@@ -9,6 +9,7 @@ from aegaeon.capability import Capabilities
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.estimation.estimator import Estimator
 from aegaeon_scheduler.core.model_queue import ModelQueue
+from aegaeon_scheduler.core.prefix_places import PrefixPlace
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import EngineRole, TurnStage, WorkerIdentity, WorkerMemory
 
@@ -64,8 +65,7 @@ class Engine:
     queues: dict[str, ModelQueue] = field(default_factory=dict)
     #: At most two: the running one, and the one queued behind it.
     turns: list[Turn] = field(default_factory=list)
-    #: Models whose weights are on the device, and their bytes, least recently planned first: what
-    #: the worker's cache is expected to hold.
+    #: Models whose weights are expected on the device, with bytes, least recently planned first.
     on_device: dict[str, int] = field(default_factory=dict)
     #: Turns are long, because the models with work neither fit the device nor can wait.
     crowded: bool = False
@@ -73,6 +73,8 @@ class Engine:
     fetching: str = ""
     fetching_since_ns: int = -1
     usage: WorkerMemory | None = None
+    #: Whose beginnings of prompts it probably keeps, by model.
+    prefixes: dict[str, PrefixPlace] = field(default_factory=dict)
     turn_count: int = 0
     switch_count: int = 0
     token_count: int = 0

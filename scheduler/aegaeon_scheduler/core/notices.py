@@ -40,6 +40,16 @@ class RequestChange(enum.IntEnum):
     STOLEN = 7
 
 
+class PrefixPull(enum.IntEnum):
+    """What KV that engines keep did to the choice of one; numbers equal the contract's."""
+
+    NONE = 0
+    #: It goes where more of its prompt is kept.
+    FOLLOWED = 1
+    #: Others keep more of its prompt, but are too busy.
+    PASSED_OVER = 2
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerChanged:
     """A worker registered, connected or was lost."""
@@ -92,6 +102,12 @@ class RequestChanged:
     change: RequestChange
     tokens: int
     error: AegaeonError | None = None
+    #: Why this engine, when it was chosen for the prompt; and what it was expected to keep of it.
+    reason: str = ""
+    pull: PrefixPull = PrefixPull.NONE
+    expected_cached_tokens: int = 0
+    #: What was found of it, as far as known.
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from aegaeon.errors import AegaeonError, ErrorReason, RequestTimeoutError, UnavailableError
-from aegaeon_scheduler.core import kv_sources
+from aegaeon_scheduler.core import kv_sources, prefix_routing
 from aegaeon_scheduler.core.commands import AddSequence, CancelSequences, LeaveTurn
 from aegaeon_scheduler.core.engine import Engine
-from aegaeon_scheduler.core.notices import RequestChange, RequestChanged
+from aegaeon_scheduler.core.notices import PrefixPull, RequestChange, RequestChanged
 from aegaeon_scheduler.core.releases import feature_missing
 from aegaeon_scheduler.core.routing import next_engine
 from aegaeon_scheduler.core.sequence import Sequence
@@ -76,6 +76,9 @@ def assign(
     replica.last_used_ns = now_ns
     if change not in (RequestChange.HANDED_OFF, RequestChange.STOLEN):  # counted before
         state.statistics.routed_by_node[node.node_id] += 1
+        prefix_routing.enter(state, sequence, engine)
+        if change is RequestChange.ACCEPTED:
+            _count_pull(state, sequence, engine)
     state.out.add(
         AddSequence(
             engine.epoch,
@@ -150,6 +153,8 @@ def end(
     sequence.finish = finish
     sequence.error = error
     _publish(state, sequence, change)
+    if error is None:
+        prefix_routing.end(state, sequence)
     detach(state, sequence)
     kv_sources.drop(state, sequence)
     del state.sequences[sequence.sequence_id]
@@ -245,6 +250,7 @@ def _forget_orphan(state: State, sequence: Sequence) -> None:
 
 
 def _publish(state: State, sequence: Sequence, change: RequestChange) -> None:
+    chosen = change in (RequestChange.ACCEPTED, RequestChange.RECOVERED)
     state.out.publish(
         RequestChanged(
             sequence.sequence_id,
@@ -254,8 +260,19 @@ def _publish(state: State, sequence: Sequence, change: RequestChange) -> None:
             change,
             len(sequence.generated),
             sequence.error,
+            sequence.why if chosen else "",
+            sequence.pull if chosen else PrefixPull.NONE,
+            sequence.expected_cached if chosen else 0,
+            sequence.cached_tokens,
         )
     )
+
+
+def _count_pull(state: State, sequence: Sequence, engine: Engine) -> None:
+    statistics = state.statistics
+    statistics.expected_cached_tokens += sequence.expected_cached
+    statistics.prefix_followed[engine.engine_id] += sequence.pull is PrefixPull.FOLLOWED
+    statistics.prefix_passed_over += sequence.pull is PrefixPull.PASSED_OVER
 
 
 def _count(state: State, change: RequestChange) -> None:

@@ -7,16 +7,24 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from aegaeon.capability import NO_CAPABILITIES, Capabilities
-from aegaeon_scheduler.core import kv_sources
+from aegaeon_scheduler.core import kv_sources, prefix_routing
 from aegaeon_scheduler.core.decoders import choose_decoder, decoders
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.node import Node
+from aegaeon_scheduler.core.notices import PrefixPull
 from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.state import State
 from aegaeon_scheduler.core.values import DeviceFacts, EngineRole, RoutingPolicy
 
 _Item = TypeVar("_Item")
+
+#: What watchers are told of a choice, by policy.
+_WHY = {
+    RoutingPolicy.LEAST_OUTSTANDING: "fewest requests",
+    RoutingPolicy.ROUND_ROBIN: "in turn",
+    RoutingPolicy.PREFIX_AWARE: "fewest requests",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,11 @@ class Route:
     nodes: tuple[tuple[Node, tuple[Engine, ...]], ...]
     #: The largest device that a sequence may fill on its whole way; None when no node is READY.
     largest: DeviceFacts | None
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Those of all nodes."""
+        return [engine for _, engines in self.nodes for engine in engines]
 
 
 def route_of(state: State, model: str, needs: Capabilities = NO_CAPABILITIES) -> Route:
@@ -51,7 +64,21 @@ def next_engine(state: State, sequence: Sequence, now_ns: int) -> Engine | None:
 
 
 def choose_engine(state: State, sequence: Sequence) -> Engine | None:
-    """An engine of a READY node that can hold the sequence, or None when there is none now."""
+    """An engine of a READY node that can hold the sequence, or None when there is none now.
+
+    Leaves with the sequence why it was that one.
+    """
+    sequence.why, sequence.pull = _WHY[state.routing], PrefixPull.NONE
+    sequence.expected_cached = sequence.prefix_epoch = 0
+    usual = _choose_usual(state, sequence)
+    if usual is None or state.routing is not RoutingPolicy.PREFIX_AWARE:
+        return usual
+    engines = _fitting(route_of(state, sequence.model, sequence.needs).engines, sequence)
+    return prefix_routing.prefer(state, sequence, usual, engines)
+
+
+def _choose_usual(state: State, sequence: Sequence) -> Engine | None:
+    """Who takes a sequence where nothing is known of its beginning."""
     nodes = list(route_of(state, sequence.model, sequence.needs).nodes)
     while nodes:
         chosen = _choose_node(state, sequence, nodes)
@@ -78,8 +105,12 @@ def _leaving_engine(state: State, sequence: Sequence) -> Engine | None:
 
 
 def _choose_fitting(state: State, engines: Items[Engine], sequence: Sequence) -> Engine | None:
-    fitting = [e for e in engines if e.identity.device.pool_bytes >= sequence.pool_bytes]
+    fitting = _fitting(engines, sequence)
     return state.planner.choose(fitting, sequence) if fitting else None
+
+
+def _fitting(engines: Items[Engine], sequence: Sequence) -> list[Engine]:
+    return [e for e in engines if e.identity.device.pool_bytes >= sequence.pool_bytes]
 
 
 def _find_route(state: State, model: str, needs: Capabilities) -> Route:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from aegaeon.capability import NO_CAPABILITIES, Capabilities
 from aegaeon.errors import AegaeonError
 from aegaeon_scheduler.core.backlog import Backlog
+from aegaeon_scheduler.core.notices import PrefixPull
+from aegaeon_scheduler.core.prefix_chain import PrefixChain
 from aegaeon_scheduler.core.sampling import SamplingParameters
 from aegaeon_scheduler.core.values import (
     COMMON,
@@ -75,6 +77,17 @@ class Sequence:
     needs: Capabilities = NO_CAPABILITIES
     #: Higher goes first; one more doubles the weight of lateness.
     priority: int = 0
+    #: Names of its prompt's beginnings, where those count for the choice of its engine.
+    chain: PrefixChain | None = None
+
+    # Set when an engine is chosen for its prompt.
+    #: Why that one, for those who watch.
+    why: str = ""
+    pull: PrefixPull = PrefixPull.NONE
+    #: Tokens of the prompt whose KV the engine is expected to keep.
+    expected_cached: int = 0
+    #: The registration of the engine that keeps what it computes of its chain.
+    prefix_epoch: int = 0
 
     # Set when routed, unset on loss.
     engine_id: str | None = None
@@ -112,6 +125,13 @@ class Sequence:
     def made(self) -> int:
         """Tokens produced here."""
         return len(self.generated) - self.inherited
+
+    @property
+    def prompt_ahead(self) -> int:
+        """Tokens of the prompt that are probably to be computed before a token is made here."""
+        if len(self.generated) > self.inherited:
+            return 0
+        return len(self.prompt) - max(self.expected_cached, self.cached_tokens)
 
     @property
     def due_ns(self) -> int:

@@ -19,6 +19,7 @@ from aegaeon_scheduler.core.node import Node
 from aegaeon_scheduler.core.outbox import Outbox
 from aegaeon_scheduler.core.pace import Pace
 from aegaeon_scheduler.core.planner import Planner
+from aegaeon_scheduler.core.prefix_places import PrefixPlaces
 from aegaeon_scheduler.core.replica import Replica, ReplicaState
 from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.statistics import Statistics
@@ -48,6 +49,8 @@ class Model:
     requests: int = 0
     tokens: int = 0
     operations: deque[Operation] = field(default_factory=deque)
+    #: There has been a choice of engines, and will be again once those that are lost are back.
+    several: bool = False
     pace: Pace = field(default_factory=Pace)
 
 
@@ -62,6 +65,8 @@ class State:
     stealing_min_batch_gap: int
     planner: Planner
     estimates: Estimates
+    #: What engines probably keep; `Engine.prefixes` has their places in it.
+    prefixes: PrefixPlaces
     nodes: dict[str, Node] = field(default_factory=dict)
     #: Of those, by model, nodes that have a replica: most clusters have more nodes than that.
     homes: dict[str, dict[str, Node]] = field(default_factory=dict)

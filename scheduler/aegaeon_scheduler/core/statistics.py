@@ -19,6 +19,12 @@ class Statistics:
     prompt_tokens: int = 0
     #: Of those, tokens whose KV was there already.
     cached_tokens: int = 0
+    #: What was expected of the engines that were chosen.
+    expected_cached_tokens: int = 0
+    #: Requests that went to another engine than otherwise because it keeps more of their prompts,
+    #: by engine, and those that did not because it was too busy.
+    prefix_followed: Counter[str] = field(default_factory=Counter)
+    prefix_passed_over: int = 0
     recovered: int = 0
     handed_off: int = 0
     #: Of those, without their KV.

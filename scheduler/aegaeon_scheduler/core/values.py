@@ -80,6 +80,7 @@ class RoutingPolicy(enum.IntEnum):
 
     LEAST_OUTSTANDING = 1
     ROUND_ROBIN = 2
+    PREFIX_AWARE = 3
 
 
 @dataclass(frozen=True, slots=True)

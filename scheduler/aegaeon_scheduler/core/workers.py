@@ -152,6 +152,7 @@ def on_model_unloaded(state: State, engine: Engine, event: ModelUnloaded) -> Non
     engine.unloading.discard(event.model)
     engine.loaded.discard(event.model)
     engine.on_device.pop(event.model, None)
+    engine.prefixes.pop(event.model, None)
     state.touch(event.model)
 
 

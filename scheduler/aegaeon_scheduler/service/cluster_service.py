@@ -57,7 +57,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
         """Wait until the expected workers are connected, then use only their nodes."""
         state = self._driver.cluster.state
         try:
-            wanted = topology(request)
+            wanted = topology(request, state.config.routing)
             await self._wait_for_workers(wanted, context.time_remaining())
             check_memory(state, wanted)
         except AegaeonError as error:

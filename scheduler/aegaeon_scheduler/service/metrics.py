@@ -18,6 +18,7 @@ from aegaeon_scheduler.core import events
 from aegaeon_scheduler.core.engine import Engine
 from aegaeon_scheduler.core.notices import (
     Notice,
+    PrefixPull,
     RequestChange,
     RequestChanged,
     TurnChange,
@@ -39,6 +40,7 @@ _MOVES = {
     RequestChange.HANDED_OFF: "handed_off",
     RequestChange.STOLEN: "stolen",
 }
+_PULLS = {PrefixPull.FOLLOWED: "followed", PrefixPull.PASSED_OVER: "passed_over"}
 _DIGITS = re.compile(r"\d+")
 
 
@@ -106,6 +108,7 @@ class SchedulerMetrics:
         for engine in state.engines.values():
             self._refresh_engine(engine)
         self._reserved.set(state.reserved_tokens)
+        self._index.set(len(state.prefixes))
 
     def _refresh_engine(self, engine: Engine) -> None:
         name = engine.engine_id
@@ -154,10 +157,17 @@ class SchedulerMetrics:
             if sequence is not None:
                 self._prompt.labels(notice.model).inc(len(sequence.prompt))
                 self._prompt_lengths.labels(notice.model).observe(len(sequence.prompt))
+                self._on_choice(notice)
         elif notice.change in _MOVES:
             self._moves.labels(_MOVES[notice.change]).inc()
         elif notice.change in _ENDS:
             self._on_end(notice, _ENDS[notice.change])
+
+    def _on_choice(self, notice: RequestChanged) -> None:
+        if notice.expected_cached_tokens:
+            self._expected.labels(notice.model).inc(notice.expected_cached_tokens)
+        if notice.pull in _PULLS:
+            self._pulls.labels(notice.model, _PULLS[notice.pull]).inc()
 
     def _on_end(self, notice: RequestChanged, outcome: str) -> None:
         self._ended.labels(notice.model, outcome).inc()
@@ -183,6 +193,17 @@ class SchedulerMetrics:
         self._prompt = counter("prompt_tokens", "Tokens of accepted prompts.", "model")
         self._cached = counter(
             "cached_prompt_tokens", "Of those, tokens whose KV was there already.", "model"
+        )
+        self._expected = counter(
+            "expected_cached_prompt_tokens",
+            "Of prompt tokens, those whose KV the chosen engines were expected to have.",
+            "model",
+        )
+        self._pulls = counter(
+            "prefix_routed_requests",
+            "Requests of whose prompts another engine than the usual one keeps more.",
+            "model",
+            "result",
         )
         self._generated = counter("generation_tokens", "Tokens made.", "model")
         self._turns = counter("turns", "Turns begun.", "engine", "model")
@@ -224,6 +245,7 @@ class SchedulerMetrics:
         self._running = gauge("num_requests_running", "Requests with a first token.", "model")
         self._waiting = gauge("num_requests_waiting", "Requests without one.", "model")
         self._reserved = gauge("reserved_tokens", "Tokens counted against the queue limits.")
+        self._index = gauge("prefix_index_blocks", "Blocks of KV whose places are remembered.")
         self._replicas = gauge("replicas", "Replicas by state.", "model", "state")
         self._engine_ready = gauge("engine_ready", "1 while connected.", "engine", "role")
         self._engine_sequences = gauge("engine_sequences", "Sequences of an engine.", "engine")

@@ -39,6 +39,8 @@ def runtime_snapshot(driver: Driver) -> cluster_pb2.RuntimeSnapshot:
         waiting_requests=waiting,
         statistics=_statistics(state.statistics, driver.statistics_since_unix_ns),
         kv_links=_links(state),
+        prefix_index_blocks=len(state.prefixes),
+        routing_policy=cluster_pb2.RoutingPolicy.Name(state.routing),
     )
 
 
@@ -59,6 +61,7 @@ def engine_info(state: State, engine: Engine) -> cluster_pb2.EngineInfo:
     """One engine."""
     info = _formation(state, engine.identity)
     info.MergeFrom(_activity(engine))
+    info.prefix_followed = state.statistics.prefix_followed[engine.engine_id]
     return info
 
 
@@ -191,6 +194,9 @@ def _statistics(statistics: Statistics, since_unix_ns: int) -> cluster_pb2.Stati
         tokens=statistics.tokens,
         prompt_tokens=statistics.prompt_tokens,
         cached_tokens=statistics.cached_tokens,
+        expected_cached_tokens=statistics.expected_cached_tokens,
+        prefix_followed=statistics.prefix_followed.total(),
+        prefix_passed_over=statistics.prefix_passed_over,
         recovered=statistics.recovered,
         routed_by_node=statistics.routed_by_node,
         placed_by_node=statistics.placed_by_node,
@@ -287,4 +293,8 @@ def _request_changed(notice: RequestChanged) -> cluster_pb2.RequestChanged:
         change=cluster_pb2.RequestChanged.Change.Name(notice.change),
         tokens=notice.tokens,
         error=None if notice.error is None else to_detail(notice.error),
+        reason=notice.reason,
+        prefix_pull=cluster_pb2.PrefixPull.Name(notice.pull),
+        expected_cached_tokens=notice.expected_cached_tokens,
+        cached_tokens=notice.cached_tokens,
     )

@@ -106,8 +106,12 @@ class StateFile:
 
 
 def encode(known: SavedCluster) -> str:
-    """As JSON text."""
-    return json.dumps({"version": _VERSION, **asdict(known)}, indent=1)
+    """As JSON text, which the release before understands as well."""
+    data = {"version": _VERSION, **asdict(known)}
+    topology = data["topology"]
+    if topology is not None and topology["routing"] is RoutingPolicy.PREFIX_AWARE:
+        topology |= {"routing": RoutingPolicy.LEAST_OUTSTANDING, "prefix_aware": True}
+    return json.dumps(data, indent=1)
 
 
 def decode(text: str) -> SavedCluster:
@@ -126,7 +130,7 @@ def _topology(data: dict[str, Any]) -> SavedTopology:
     return SavedTopology(
         tuple(data["node_ids"]),
         PlacementPolicy(data["placement"]),
-        RoutingPolicy(data["routing"]),
+        RoutingPolicy.PREFIX_AWARE if data.get("prefix_aware") else RoutingPolicy(data["routing"]),
         int(data["stealing_min_batch_gap"]),
     )
 

@@ -24,8 +24,9 @@ _MAX_COUNT = 1_024
 _Policy = TypeVar("_Policy", PlacementPolicy, RoutingPolicy)
 
 
-def topology(request: cluster_pb2.ApplyTopologyRequest) -> TopologyApplied:
-    """The topology as the core takes it; raises on contradictory numbers."""
+def topology(request: cluster_pb2.ApplyTopologyRequest, routing: RoutingPolicy) -> TopologyApplied:
+    """The topology as the core takes it, with ``routing`` where it names none; raises on
+    contradictory numbers."""
     if not request.nodes:
         raise _field("nodes", "empty", "at least one node")
     nodes = tuple(_expectation(node) for node in request.nodes)
@@ -47,7 +48,7 @@ def topology(request: cluster_pb2.ApplyTopologyRequest) -> TopologyApplied:
     return TopologyApplied(
         nodes,
         _policy("placement_policy", request.placement_policy, PlacementPolicy.LEAST_LOADED),
-        _policy("routing_policy", request.routing_policy, RoutingPolicy.LEAST_OUTSTANDING),
+        _policy("routing_policy", request.routing_policy, routing),
         gap,
     )
 
