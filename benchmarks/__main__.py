@@ -21,6 +21,7 @@ BENCHMARKS = {
     "gateway_stack": "the whole stack on CPUs, through the HTTP gateway and through gRPC",
     "kv_handoff": "KV that goes from one worker to another, through host slabs and over the wire",
     "prefix_cache": "prompts that begin alike, with and without what is known of them",
+    "prefix_routing": "routing by what engines keep, on simulated engines",
     "live_policies": "scheduling policies side by side on small models and real daemons",
     "estimator_error": "estimated against measured times, on profiles and on a live worker",
     "sampling": "choosing the tokens of a step on a CPU, by kind of sampling",

@@ -22,10 +22,11 @@ from aegaeon_scheduler.simulator.workload import Arrival
 
 _KV_BLOCK_TOKENS = 16
 _MAX_MODEL_LEN = 1 << 20
+_VOCABULARY = 1 << 32
 
 
 class CoreController:
-    """A `Cluster` with every engine registered and every model deployed on one node.
+    """A `Cluster` with every engine registered and every model deployed on ``replicas`` nodes.
 
     The first ``prefill_engines`` of every node's engines prefill, and the others decode;
     with 0 all do both.
@@ -37,10 +38,13 @@ class CoreController:
         machines: Machines,
         objectives: Objectives,
         prefill_engines: int = 0,
+        replicas: int = 1,
     ) -> None:
         self.cluster = cluster
         self._shapes = machines.shapes
         self._backlog = Backlog()
+        #: The first token id that no prompt has had.
+        self._fresh_token = 0
         for worker in machines.workers():
             role = EngineRole.SIMPLE
             if prefill_engines:
@@ -52,11 +56,11 @@ class CoreController:
         for operation, name in enumerate(machines.shapes):
             slo = objectives.of(name)
             spec = ModelSpec(name, name, ttft_slo_ns=slo.ttft_ns, tpot_slo_ns=slo.tpot_ns)
-            self._settle(events.DeployRequested(operation, spec, 1, ()))
+            self._settle(events.DeployRequested(operation, spec, replicas, ()))
 
     def submit(self, arrival: Arrival, now_ns: int) -> tuple[int, list[commands.Command]]:
         """See `Controller`."""
-        prompt = bytes(arrival.input_tokens)  # ids do not matter; this is their cheapest sequence
+        prompt = arrival.tokens or self._fresh_tokens(arrival.input_tokens)
         request = GenerationRequest(
             arrival.model, "", prompt, (), RequestedStop(arrival.output_tokens, ignore_eos=True)
         )
@@ -74,6 +78,11 @@ class CoreController:
     def handle(self, event: events.Event, now_ns: int) -> list[commands.Command]:
         """See `Controller`."""
         return list(self.cluster.handle(event, now_ns))
+
+    def _fresh_tokens(self, count: int) -> range:
+        """A prompt that has nothing in common with others."""
+        first, self._fresh_token = self._fresh_token, self._fresh_token + count
+        return range(first, first + count)
 
     def _settle(self, event: events.Event) -> None:
         """Take in an event of the start, and answer what follows at once."""
@@ -95,7 +104,7 @@ def _facts(shape: ModelShape) -> ModelFacts:
         packed_bytes=shape.packed_bytes,
         kv_block_bytes=shape.kv_token_bytes * _KV_BLOCK_TOKENS,
         kv_block_tokens=_KV_BLOCK_TOKENS,
-        vocab_size=1,
+        vocab_size=_VOCABULARY,
         max_model_len=_MAX_MODEL_LEN,
         eos_token_ids=(),
     )

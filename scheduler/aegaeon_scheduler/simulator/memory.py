@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aegaeon_scheduler.core.prefix_chain import PrefixChain
 from aegaeon_scheduler.simulator.catalog import Device, ModelShape
+from aegaeon_scheduler.simulator.kept_prefixes import KeptPrefixes
 
 
 @dataclass(slots=True, eq=False)
@@ -20,10 +22,25 @@ class SimulatedSequence:
     remaining: int
     #: Of those computed, tokens whose KV another engine has left in host memory.
     imported: int = 0
+    #: Generated here.
+    made: int = 0
+    #: Of those computed, tokens that the device had kept, and of these, those since it last ran.
+    found: int = 0
+    reused: int = 0
+    #: Names of its blocks; None where they are of no use to anybody.
+    chain: PrefixChain | None = None
     #: Its KV is on the device; otherwise it is in host memory.
     on_device: bool = False
     #: Device memory reserved for it, in tokens, while it is there.
     reserved: int = 0
+
+    @property
+    def next_block(self) -> int | None:
+        """Name of the block that it computes next, unless there is none yet."""
+        if self.chain is None:
+            return None
+        block = self.computed // self.chain.block_tokens
+        return self.chain.names[block] if block < len(self.chain.names) else None
 
     @property
     def kv_bytes(self) -> int:
@@ -42,6 +59,8 @@ class DevicePool:
     #: The model whose weights are being prefetched, and since when.
     fetching: str = ""
     fetching_since_ns: int = 0
+    #: KV of prompts and answers that other sequences may use.
+    kept: KeptPrefixes = field(default_factory=KeptPrefixes)
     #: Models that have had something here, least recently planned first.
     _planned: dict[str, None] = field(default_factory=dict)
     #: Bytes reserved for the KV of a model, and the sums over all models.
@@ -89,10 +108,32 @@ class DevicePool:
             sequence.reserved = sequence.computed + sequence.pending
             if not sequence.on_device:
                 sequence.on_device = True
-                moved += sequence.computed * shape.kv_token_bytes
+                moved += (sequence.computed - sequence.reused) * shape.kv_token_bytes
+                sequence.reused = 0
         self.kv[shape.name] = now
         self._set_kv_bytes(shape.name, needed)
         return running, moved
+
+    def reuse(self, sequence: SimulatedSequence) -> bool:
+        """Let a sequence whose prompt is not complete go on with what is kept; whether it does."""
+        chain = sequence.chain
+        if sequence.pending < 2 or chain is None or sequence.computed % chain.block_tokens:
+            return False
+        # The last token is computed always.
+        usable = (sequence.pending - 1) // chain.block_tokens * chain.block_tokens
+        found = min(self.kept.find(chain, sequence.computed, self._free_bytes), usable)
+        sequence.found += found
+        sequence.computed += found
+        sequence.pending -= found
+        if not sequence.on_device:
+            sequence.reused += found
+        return found > 0
+
+    def keep(self, sequence: SimulatedSequence) -> None:
+        """What a sequence has computed so far may be used by others."""
+        if sequence.chain is not None:
+            token_bytes = sequence.shape.kv_token_bytes
+            self.kept.keep(sequence.chain, sequence.computed, token_bytes, self._free_bytes)
 
     def prefetch(self, shapes: list[ModelShape], running: str, now_ns: int) -> None:
         """Copy the first of some models that is not there, over idle weights and never over KV."""
@@ -136,6 +177,10 @@ class DevicePool:
         if held is not None and held.pop(sequence.handle, None) is not None:
             freed = sequence.reserved * sequence.shape.kv_token_bytes
             self._set_kv_bytes(sequence.shape.name, self._kv_bytes[sequence.shape.name] - freed)
+
+    @property
+    def _free_bytes(self) -> int:
+        return self.device.pool_bytes - self.used_bytes()
 
     def _left_bytes(self, now_ns: int) -> int:
         """What is still to be copied of the model that is being fetched."""

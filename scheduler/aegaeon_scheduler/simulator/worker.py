@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from aegaeon_scheduler.core import commands, events
+from aegaeon_scheduler.core.prefix_chain import PrefixChain
 from aegaeon_scheduler.core.values import FinishReason, KvPlace, TurnEnd, TurnStage, WorkerIdentity
 from aegaeon_scheduler.simulator.catalog import ModelShape
 from aegaeon_scheduler.simulator.memory import DevicePool, SimulatedSequence
@@ -13,6 +14,7 @@ from aegaeon_scheduler.simulator.memory import DevicePool, SimulatedSequence
 #: Prompt tokens of a step, alone and beside decoding sequences; the real worker's defaults.
 PREFILL_TOKENS = 512
 MIXED_PREFILL_TOKENS = 128
+_BLOCK_TOKENS = 16
 
 
 class Phase(enum.Enum):
@@ -146,6 +148,10 @@ class SimulatedWorker:
         if not members:
             return False
         shape = self.shapes[turn.command.model]
+        for sequence in members:
+            if self.pool.reuse(sequence):
+                reused = events.SequenceReused(self.epoch, sequence.handle, sequence.found)
+                self.notices.append((now_ns, reused))
         running, kv_bytes = self.pool.fit(shape, members)
         assert running, f"one sequence of {shape.name} is larger than the device"
         self._plan(running)
@@ -166,11 +172,20 @@ class SimulatedWorker:
         return True
 
     def _plan(self, running: list[SimulatedSequence]) -> None:
-        """All decoding sequences, then prefills in order until the token budget is used up."""
+        """All decoding sequences, then prefills in order until the token budget is used up.
+
+        A sequence whose next block an earlier one computes waits, and finds it in the next step.
+        """
         chunks = [(sequence, 1) for sequence in running if sequence.pending == 1]
         budget = whole = MIXED_PREFILL_TOKENS if chunks else PREFILL_TOKENS
+        seen: set[int] = set()
         for sequence in running:
             if sequence.pending > 1 and budget:
+                name = sequence.next_block
+                if name in seen:
+                    continue
+                if name is not None:
+                    seen.add(name)
                 count = min(budget, sequence.pending)
                 budget -= count
                 chunks.append((sequence, count))
@@ -183,11 +198,14 @@ class SimulatedWorker:
         for sequence, count in self._chunks:
             sequence.computed += count
             sequence.pending -= count
+            if count > 1:
+                self.pool.keep(sequence)
             context += sequence.computed
             if sequence.pending or sequence.handle not in self.sequences:
                 continue
             sequence.pending = 1
             sequence.remaining -= 1
+            sequence.made += 1
             handles.append(sequence.handle)
             if sequence.remaining:
                 ends.append(FinishReason.UNSPECIFIED)
@@ -195,6 +213,9 @@ class SimulatedWorker:
             ends.append(FinishReason.LENGTH)
             del self.sequences[sequence.handle]
             self.pool.forget(sequence)
+            if sequence.chain is not None:
+                sequence.chain.extend(bytes(sequence.made - 1))
+                self.pool.keep(sequence)
         if turn.command.stage is TurnStage.PREFILL:
             for handle, end in zip(handles, ends, strict=True):
                 if end is FinishReason.UNSPECIFIED:
@@ -216,6 +237,7 @@ class SimulatedWorker:
         assert command.handle not in self.sequences, "a handle was used twice"
         known = len(command.prompt) + len(command.generated)
         there = 0 if command.kv is None else command.kv.num_tokens
+        chain = PrefixChain(command.model, command.prefix.salt, _BLOCK_TOKENS, command.prompt)
         self.sequences[command.handle] = SimulatedSequence(
             command.handle,
             self.shapes[command.model],
@@ -223,6 +245,7 @@ class SimulatedWorker:
             there,
             command.stop.max_new_tokens - len(command.generated),
             imported=there,
+            chain=chain if command.prefix.enabled and not command.generated else None,
         )
 
     def _cancel(self, handles: list[int], now_ns: int) -> None:

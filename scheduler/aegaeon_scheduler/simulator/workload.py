@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ class Arrival:
     model: str
     input_tokens: int
     output_tokens: int
+    #: Of its prompt, where prompts have beginnings in common; without any, it has none with others.
+    tokens: Items[int] = ()
 
 
 def shipped_workloads() -> list[str]:
