@@ -76,7 +76,8 @@ VALUES = {
     "DataType": 3,
     "EngineRole": 3,
     "PlacementPolicy": 2,
-    "RoutingPolicy": 2,
+    # A scheduler refuses one that it does not know; none is asked for unless a caller names one.
+    "RoutingPolicy": 3,
     "TurnStage": 1,
 }
 #: Who reads a service's requests.
