@@ -91,7 +91,8 @@ def sampled(driver: EngineDriver, model: str, size: str, batch: int) -> list[Fig
     figures = []
     for name, kind in kinds.items():
         extra = batch // 8 + 4
-        driver.run(model, prompts(batch, CONTEXT, 0), 4 + extra, sampling=kind)
+        # As long, so that all decode together in some steps: these are recorded, and then replayed.
+        driver.run(model, prompts(batch, CONTEXT, 0), STEPS + extra, sampling=kind)
         log = driver.run(model, prompts(batch, CONTEXT, 1), STEPS + extra, sampling=kind)
         times = log.decode_ms(batch)
         figures.append(

@@ -58,6 +58,7 @@ def make_prompts(seed: int) -> list[list[int]]:
         SamplingParameters(temperature=0.8, top_k=40, seed=1),
         SamplingParameters(temperature=1.2, top_p=0.8, min_p=0.01, seed=2, logprobs=3),
         SamplingParameters(temperature=1.0, logit_bias=((7, 3.0),), seed=3),
+        SamplingParameters(temperature=0.9, top_p=0.7, repetition_penalty=1.2, seed=4),
     ],
 )
 def test_steps_go_on_without_the_host_waiting_for_the_device(

@@ -38,6 +38,33 @@ def expected(path: Path, prompts: list[list[int]]) -> list[list[int]]:
     return reference_tokens(path, prompts, NEW_TOKENS)
 
 
+#: One for each prompt.
+PENALIZED = [
+    SamplingParameters(temperature=1.0, repetition_penalty=1.3, frequency_penalty=0.5, seed=1),
+    SamplingParameters(repetition_penalty=1.2),
+    SamplingParameters(temperature=0.9, top_k=30, frequency_penalty=1.5, seed=3),
+    SamplingParameters(temperature=1.0, top_p=0.9, seed=4),
+    SamplingParameters(temperature=1.2, presence_penalty=0.8, min_p=0.01, seed=5),
+    SamplingParameters(frequency_penalty=0.4, presence_penalty=-0.2),
+]
+
+
+@pytest.fixture(scope="module")
+def sampled(
+    path: Path, prompts: list[list[int]], tmp_path_factory: pytest.TempPathFactory
+) -> list[list[int]]:
+    """What each prompt gets with its own of ``PENALIZED``, alone and step by step."""
+    with EngineHarness(tmp_path_factory.mktemp("shm")) as engine:
+        engine.load(path)
+        outputs = []
+        for prompt, sampling in zip(prompts, PENALIZED, strict=True):
+            handle = engine.add("qwen3", prompt, NEW_TOKENS, sampling=sampling)
+            engine.turn("qwen3", [handle])
+            engine.wait_ended([handle])
+            outputs.append(engine.tokens(handle))
+    return outputs
+
+
 @pytest.fixture
 def shm_dir(tmp_path: Path, ahead: None) -> Iterator[Path]:
     yield tmp_path
@@ -153,17 +180,29 @@ def test_steps_of_a_padded_size_are_recorded_at_their_second_use_and_kept_across
     assert all(size in (1, 2, 4, 6) for keys in recorded.values() for size, _ in keys)
 
 
-def test_penalties_wait_for_the_tokens_that_they_count(
-    path: Path, prompts: list[list[int]], shm_dir: Path, journal: Journal
+def test_penalties_count_tokens_that_are_still_under_way(
+    path: Path,
+    prompts: list[list[int]],
+    sampled: list[list[int]],
+    shm_dir: Path,
+    journal: Journal,
 ) -> None:
-    sampling = SamplingParameters(temperature=1.0, frequency_penalty=1.5, seed=5)
     with EngineHarness(shm_dir) as engine:
         engine.load(path)
-        handle = engine.add("qwen3", prompts[2], 8, sampling=sampling)
-        engine.turn("qwen3", [handle])
-        engine.wait_ended([handle])
-        assert engine.outputs[handle].finish is FinishReason.LENGTH
-    assert journal.entries == [(what, n) for n in range(8) for what in ("issue", "wait")]
+        # A first step that waits for copies goes alone.
+        engine.generate("qwen3", prompts[:1], 1)
+        journal.forget()
+        handles = [
+            engine.add("qwen3", prompt, NEW_TOKENS, sampling=sampling)
+            for prompt, sampling in zip(prompts[:4], PENALIZED[:4], strict=True)
+        ]
+        engine.turn("qwen3", handles)
+        engine.wait_ended(handles)
+        assert [engine.tokens(handle) for handle in handles] == sampled[:4]
+    wanted = [("issue", 0)]
+    for number in range(1, NEW_TOKENS):
+        wanted += [("issue", number), ("wait", number - 1)]
+    assert journal.entries == [*wanted, ("wait", NEW_TOKENS - 1)]
 
 
 def test_a_sequence_that_leaves_its_turn_keeps_the_token_under_way(
@@ -186,17 +225,21 @@ def test_a_sequence_that_leaves_its_turn_keeps_the_token_under_way(
         assert [engine.tokens(first), engine.tokens(second)] == [expected[2], expected[3]]
 
 
+@pytest.mark.parametrize("kind", ["expected", "sampled"])
 @pytest.mark.parametrize(("seed", "device"), [*((n, 8) for n in range(4)), (4, 24), (5, 64)])
 def test_whatever_happens_tokens_are_those_of_a_quiet_run(
     path: Path,
     prompts: list[list[int]],
-    expected: list[list[int]],
+    request: pytest.FixtureRequest,
     shm_dir: Path,
     seed: int,
     device: int,
+    kind: str,
 ) -> None:
     """Cancels, joins, leaves, limits and switches at any moment, with little memory of any kind,
     or with enough for turns that follow each other at once; ``device`` in MiB."""
+    expected: list[list[int]] = request.getfixturevalue(kind)
+    sampling = PENALIZED if kind == "sampled" else [None] * len(prompts)
     rng = random.Random(seed)
     with EngineHarness(
         shm_dir, device_memory_bytes=device * MIB, cpu_num_slabs=6, cpu_slab_bytes=160 * 1024
@@ -210,7 +253,7 @@ def test_whatever_happens_tokens_are_those_of_a_quiet_run(
         for _ in range(60):
             name = rng.choice(names)
             number = rng.randrange(len(prompts))
-            handle = engine.add(name, prompts[number], NEW_TOKENS)
+            handle = engine.add(name, prompts[number], NEW_TOKENS, sampling=sampling[number])
             owners[handle] = (name, number)
             mine = [h for h, (n, _) in owners.items() if n == name]
             match rng.randrange(5):

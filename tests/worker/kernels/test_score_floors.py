@@ -7,7 +7,7 @@ import torch
 
 from aegaeon_worker.kernels.score_floors import lower_floors
 from aegaeon_worker.sampling import filters
-from aegaeon_worker.sampling.filters import kept_weights
+from aegaeon_worker.sampling.filters import Filters, kept_weights
 from aegaeon_worker.sampling.parameters import SamplingParameters
 
 
@@ -51,9 +51,10 @@ def test_filters_on_a_gpu_keep_what_filters_on_a_cpu_keep(
     ]
     scores = torch.randn(len(kinds), 5000)
     scores -= scores.amax(1, keepdim=True)
-    expected = kept_weights(scores.clone(), kinds) > 0
+    vocab = scores.shape[1]
+    expected = kept_weights(scores, Filters.of(kinds, vocab, scores.device)) > 0
     # Too few to be sure of in most rows.
     monkeypatch.setattr(filters, "_CANDIDATES", candidates)
     monkeypatch.setattr(filters, "_waits", lambda scores: False)
-    kept = kept_weights(scores.to(device), kinds) > 0
+    kept = kept_weights(scores.to(device), Filters.of(kinds, vocab, device)) > 0
     assert torch.equal(kept.cpu(), expected)

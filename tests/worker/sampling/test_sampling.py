@@ -10,9 +10,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from aegaeon_worker.sampling import filters
-from aegaeon_worker.sampling.adjustments import add_bias, penalize
+from aegaeon_worker.sampling.adjustments import PenalizedRow, add_bias, penalize
 from aegaeon_worker.sampling.draw import best, draw, total
-from aegaeon_worker.sampling.filters import kept_weights
+from aegaeon_worker.sampling.filters import Filters, kept_weights
 from aegaeon_worker.sampling.parameters import SamplingParameters
 from aegaeon_worker.sampling.randomness import streams, uniforms
 from aegaeon_worker.sampling.token_counts import TokenCounts
@@ -93,7 +93,8 @@ def test_filters_leave_what_the_reference_leaves(
     sampling = [data.draw(parameters()) for _ in range(count)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(filters, "_CANDIDATES", candidates)
-        weights = kept_weights(scores_of(rows, sampling).to(device), sampling).double()
+        some = Filters.of(sampling, vocab, device)
+        weights = kept_weights(scores_of(rows, sampling).to(device), some).double()
     found = weights / weights.sum(-1, keepdim=True)
     for logits, p, probabilities in zip(rows, sampling, found.tolist(), strict=True):
         expected = distribution(logits, p)
@@ -134,7 +135,7 @@ def test_bias_and_penalties_are_those_of_the_reference(
     for end in range(len(generated) + 1):  # as it grows
         counts.update([*prompt, *generated[:end]], len(prompt))
     add_bias(batch, [(1, sampling)])
-    penalize(batch, [(1, sampling, counts)])
+    penalize(batch, [PenalizedRow(1, sampling, counts)])
     assert batch[1].tolist() == pytest.approx(adjusted(logits, sampling, prompt, generated), 1e-5)
     assert batch[0].tolist() == batch[2].tolist() == torch.tensor(logits).tolist()
 
@@ -146,8 +147,8 @@ def test_a_draw_is_that_of_the_reference(
     scores = torch.tensor([logits], device=device)
     weights = torch.where(scores < 0, 0.0, scores.exp())
     assume(float(weights.sum()) > 0)
-    start = streams(*(torch.tensor([value], device=device) for value in (seed, position)))
-    token = int(draw(weights, start))
+    start = (torch.tensor([value], device=device) for value in (seed, position))
+    token = int(draw(weights, *start))
     assert token == drawn(weights[0].tolist(), seed, position)
     assert weights[0, token] > 0
     assert float(total(weights)) == pytest.approx(float(weights.double().sum()))
@@ -170,9 +171,11 @@ def test_draws_are_distributed_as_the_reference_says(sampling: SamplingParameter
     logits = torch.randn(vocab, generator=torch.Generator().manual_seed(3)) * 2
     expected = torch.tensor(distribution(logits.tolist(), sampling), dtype=torch.float64) * draws
     scores = scores_of([logits.tolist()], [sampling])
-    weights = kept_weights(scores, [sampling]).expand(draws, -1).contiguous()
-    starts = streams(torch.full((draws,), 1234), torch.arange(draws))
-    counts = torch.bincount(draw(weights, starts), minlength=vocab).double()
+    weights = kept_weights(scores, Filters.of([sampling], vocab, scores.device))
+    tokens = draw(
+        weights.expand(draws, -1).contiguous(), torch.full((draws,), 1234), torch.arange(draws)
+    )
+    counts = torch.bincount(tokens, minlength=vocab).double()
     assert float(counts[expected == 0].sum()) == 0
     # Rare tokens together, as the test wants at least five expected in each class.
     often = expected >= 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from functools import partial
@@ -12,14 +11,14 @@ import torch
 
 from aegaeon_worker.device.host_link import upload, write
 from aegaeon_worker.engine.execution import GraphRecorder
+from aegaeon_worker.engine.recorded_sampling import RecordedSampling, StepBuffers
+from aegaeon_worker.engine.recordings import Recordings
 from aegaeon_worker.engine.sampler import PendingChoices, choose_tokens, takes_best
 from aegaeon_worker.engine.sequence import Sequence
 from aegaeon_worker.engine.step_plan import StepTokens
 from aegaeon_worker.grammar.masks import PendingMasks
 from aegaeon_worker.kv.shape import BLOCK_TOKENS, KvShape
 from aegaeon_worker.models.interface import DecodeRows, DecodeStep
-
-logger = logging.getLogger(__name__)
 
 #: Batch sizes up to the largest: powers of two, then multiples.
 _MULTIPLE = 32
@@ -52,9 +51,8 @@ class StepOrder(NamedTuple):
 class DecodeSteps:
     """Steps in which every sequence adds one token, issued without waiting for the step before.
 
-    The first step of a size runs as it is, which prepares whatever its kernels need, the second one
-    is recorded, and from then on it is replayed. Weights and KV may be unmapped and mapped again
-    between steps: what is recorded are addresses, and those never change.
+    Steps are recorded, one per padded size. Weights and KV may be unmapped and mapped again between
+    steps: what is recorded are addresses, and those never change.
     """
 
     def __init__(
@@ -82,21 +80,25 @@ class DecodeSteps:
         shape = (max_batch, width)
         self._tables = recorder.scratch("block tables", torch.int64, shape)
         self._known: list[list[int]] = []
-        self._ready: set[tuple[int, bool]] = set()
-        self._recorded: dict[tuple[int, bool], Callable[[], None]] = {}
+        self._recordings: Recordings[tuple[int, bool]] = Recordings(recorder)
+        self.sampling = RecordedSampling(
+            recorder, device, max_batch=max_batch, vocab_size=vocab_size
+        )
+        """Of steps in which not just the best tokens are chosen."""
 
     @property
     def recorded(self) -> frozenset[tuple[int, bool]]:
         """What is replayed: the sizes, each with whether the best tokens are chosen in it."""
-        return frozenset(self._recorded)
+        return self._recordings.kinds
 
     def recording(self, size: int, *, best: bool) -> Callable[[], None]:
         """What is replayed for one of ``recorded``."""
-        return self._recorded[size, best]
+        return self._recordings.of((size, best))
 
     def begin_turn(self) -> None:
         """Another model may have had a turn since the last step."""
         self._known = [[] for _ in range(self._sizes[-1])]
+        self.sampling.begin_turn()
 
     def issue(
         self,
@@ -123,7 +125,13 @@ class DecodeSteps:
         tokens = self._tokens[:count]
         if best:
             return PendingChoices(tokens, self._found[:count])
-        choices = choose_tokens(self._logits(size)[:count], sequences, masks)
+        logits = self._logits(size)
+        if self.sampling.prepare(sequences):
+            rows = self._rows(size, best=False)
+            self.sampling.choose(StepBuffers(rows.staged, rows.tokens, rows.found, logits))
+            self._chosen_here()
+            return PendingChoices(tokens, self._found[:count])
+        choices = choose_tokens(logits[:count], sequences, masks, before)
         self._put(choices.tokens)
         choices.tokens = tokens
         return choices
@@ -140,6 +148,10 @@ class DecodeSteps:
     def _put(self, tokens: torch.Tensor) -> None:
         """Make ``tokens`` [S], chosen outside a step, those that the next one goes on from."""
         self._tokens[: len(tokens)].copy_(tokens)
+        self._chosen_here()
+
+    def _chosen_here(self) -> None:
+        """The newest tokens were not chosen in the step itself."""
 
     def _stage(
         self,
@@ -180,22 +192,8 @@ class DecodeSteps:
         return rows, [block_tables[row] + [0] * (width - len(block_tables[row])) for row in rows]
 
     def _run(self, size: int, *, best: bool, replays: bool) -> None:
-        key = size, best
-        run = self._recorded.get(key) if replays else None
-        if run is None:
-            run = partial(self._step, self._rows(size, best=best))
-            if replays and key in self._ready:
-                run = self._recorded[key] = self._record(run, size)
-            self._ready.add(key)
-        run()
-
-    def _record(self, run: Callable[[], None], size: int) -> Callable[[], None]:
-        try:
-            return self._recorder.record(run)
-        except RuntimeError as error:
-            # Slower, but right.
-            logger.warning("a step of %d sequences cannot be recorded: %s", size, error)
-            return run
+        step = partial(self._step, self._rows(size, best=best))
+        self._recordings.run((size, best), step, replays=replays)
 
     def _rows(self, size: int, *, best: bool) -> DecodeRows:
         return DecodeRows(

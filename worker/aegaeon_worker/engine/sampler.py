@@ -13,10 +13,17 @@ import torch
 from aegaeon.errors import AegaeonError, EngineError
 from aegaeon_worker.device.host_link import Download, upload
 from aegaeon_worker.engine.sequence import Sequence
+from aegaeon_worker.engine.step_plan import StepTokens
 from aegaeon_worker.grammar.masks import PendingMasks
-from aegaeon_worker.sampling.adjustments import add_bias, exclude, penalize
-from aegaeon_worker.sampling.draw import best, draw
-from aegaeon_worker.sampling.filters import kept_weights
+from aegaeon_worker.sampling.adjustments import (
+    PenalizedRow,
+    add_bias,
+    exclude,
+    penalize,
+)
+from aegaeon_worker.sampling.draw import best
+from aegaeon_worker.sampling.draws import Draws, drawn_tokens
+from aegaeon_worker.sampling.filters import Filters
 from aegaeon_worker.sampling.log_probabilities import (
     Measured,
     TokenLogProbabilities,
@@ -24,7 +31,6 @@ from aegaeon_worker.sampling.log_probabilities import (
     tell,
 )
 from aegaeon_worker.sampling.parameters import SamplingParameters
-from aegaeon_worker.sampling.randomness import streams
 
 
 class Choice(NamedTuple):
@@ -82,10 +88,14 @@ def takes_best(sequences: Seq[Sequence]) -> bool:
 
 @torch.inference_mode()
 def choose_tokens(
-    logits: torch.Tensor, sequences: Seq[Sequence], masks: PendingMasks | None = None
+    logits: torch.Tensor,
+    sequences: Seq[Sequence],
+    masks: PendingMasks | None = None,
+    before: StepTokens | None = None,
 ) -> PendingChoices:
     """The next token per row of float32 ``logits`` [R, vocab], without waiting for the device.
 
+    ``before`` has the tokens under way; it may be None when there are none.
     Greedy rows get the most probable token, the lowest id among equals. Tokens that would end a
     sequence before its minimum are excluded, and what ``masks`` exclude. ``logits`` is consumed.
     """
@@ -112,7 +122,7 @@ def choose_tokens(
     if held:
         exclude(logits, held)
     if sampling:
-        _adjust(logits, sequences, sampling)
+        _adjust(logits, sequences, sampling, before)
     tokens, highest = best(logits)
     drawn = [(row, parameters) for row, parameters in sampling if not parameters.is_greedy]
     if drawn:
@@ -129,15 +139,21 @@ def _adjust(
     logits: torch.Tensor,
     sequences: Seq[Sequence],
     sampling: Seq[tuple[int, SamplingParameters]],
+    before: StepTokens | None,
 ) -> None:
     if biased := [entry for entry in sampling if entry[1].logit_bias]:
         add_bias(logits, biased)
     if penalized := [
-        (row, parameters, sequences[row].token_counts())
+        PenalizedRow(
+            row,
+            parameters,
+            sequences[row].token_counts(),
+            before.rows[sequences[row]] if before and sequences[row].num_under_way else None,
+        )
         for row, parameters in sampling
         if parameters.penalizes
     ]:
-        penalize(logits, penalized)
+        penalize(logits, penalized, before.tokens if before is not None else None)
 
 
 def _draw(
@@ -149,14 +165,15 @@ def _draw(
 ) -> torch.Tensor:
     """Tokens of ``rows``. ``logits`` is consumed where all rows are drawn."""
     device = logits.device
-    temperature = upload([p.temperature for _, p in drawn], device, torch.float32)
+    parameters = [p for _, p in drawn]
+    streams = [[p.seed for p in parameters], [sequences[row].num_tokens for row, _ in drawn]]
+    draws = Draws(
+        upload([p.temperature for p in parameters], device, torch.float32),
+        Filters.of(parameters, logits.shape[1], device),
+        *upload(torch.tensor(streams), device),
+    )
     scores = logits if len(drawn) == logits.shape[0] else logits[rows]
-    # The highest first: a low temperature may then reach -inf, but never inf.
-    scores.sub_(highest[rows][:, None]).div_(temperature[:, None])
-    weights = kept_weights(scores, [parameters for _, parameters in drawn])
-    seeds = torch.tensor([parameters.seed for _, parameters in drawn])
-    positions = torch.tensor([sequences[row].num_tokens for row, _ in drawn])
-    return draw(weights, upload(streams(seeds, positions), device))
+    return drawn_tokens(scores, highest[rows], draws)
 
 
 def _no_token(highest: float) -> EngineError:

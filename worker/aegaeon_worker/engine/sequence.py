@@ -88,10 +88,8 @@ class Sequence:
 
     @property
     def needs_tokens(self) -> bool:
-        """Its next token depends on tokens that are not known yet."""
-        if not self.num_under_way or self.sampling is None:
-            return False
-        return self.text is not None or self.sampling.penalizes
+        """Its next token depends on tokens that have to be known."""
+        return self.num_under_way > 0 and self.text is not None
 
     def token_counts(self) -> TokenCounts:
         """Tokens so far, as penalties count them; those of the prompt only if one needs them."""

@@ -42,6 +42,6 @@ def issue_step(
         if pieces := scored_pieces(chunks):
             scores = score_prompts(logits[len(completing) :], pieces)
             logits = logits[: len(completing)]
-        choices = choose_tokens(logits, completing, excluded)
+        choices = choose_tokens(logits, completing, excluded, tokens)
     watch.stop()
     return IssuedStep(chunks, choices, watch, scores)

@@ -51,8 +51,7 @@ class MirroredSteps(DecodeSteps):
             self._told = True
         super().apply(order)
 
-    def _put(self, tokens: torch.Tensor) -> None:
-        super()._put(tokens)
+    def _chosen_here(self) -> None:
         self._told = False
 
 

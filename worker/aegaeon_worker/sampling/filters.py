@@ -7,6 +7,8 @@ a device sorts equal scores, nor on what else is in the batch.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -20,50 +22,100 @@ _CANDIDATES = 512
 _WIDENING = 16
 
 
-def kept_weights(scores: torch.Tensor, parameters: Seq[SamplingParameters]) -> torch.Tensor:
+class FilterKind(NamedTuple):
+    """What filters a batch has: enough to know what to compute, without looking at their values."""
+
+    cuts: bool = False
+    """Some have min-p."""
+    width: int = 0
+    """Highest scores to look at, a power of two; 0 where neither top-k nor top-p is there."""
+    nucleus: bool = False
+    """Some have top-p."""
+
+    @classmethod
+    def of(cls, parameters: Seq[SamplingParameters], vocab: int) -> FilterKind:
+        """That of a batch which draws from ``vocab`` tokens."""
+        width = 0
+        for sampling in parameters:
+            if top_k := limit(sampling, vocab):
+                width = max(width, top_k)
+            elif sampling.top_p < 1:
+                width = max(width, _CANDIDATES)
+        return cls(
+            any(p.min_p > 0 for p in parameters),
+            1 << (width - 1).bit_length() if width else 0,
+            any(p.top_p < 1 for p in parameters),
+        )
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Those of R rows, N of which have top-k or top-p."""
+
+    kind: FilterKind
+    floor: torch.Tensor
+    """float32 [R]: logarithms of min-p, the lowest scores that are kept."""
+    top_k: torch.Tensor
+    """int64 [N]; 0 keeps all."""
+    top_p: torch.Tensor
+    """float64 [N]; 1 keeps all."""
+    ranked: torch.Tensor | None
+    """int64 [N]: the rows of the two before; None: all rows, some of which may keep all."""
+
+    @classmethod
+    def of(cls, parameters: Seq[SamplingParameters], vocab: int, device: torch.device) -> Filters:
+        """Those of a batch, whose values are uploaded."""
+        rows = [n for n, p in enumerate(parameters) if limit(p, vocab) or p.top_p < 1]
+        some = [parameters[row] for row in rows]
+        return cls(
+            FilterKind.of(parameters, vocab),
+            upload(floors(parameters), device),
+            upload([limit(p, vocab) for p in some], device, torch.int64),
+            upload([p.top_p for p in some], device, torch.float64),
+            upload(rows, device, torch.int64) if len(rows) < len(parameters) else None,
+        )
+
+
+def floors(parameters: Seq[SamplingParameters]) -> torch.Tensor:
+    """Logarithms of min-p, float32 [R] on the host."""
+    return torch.tensor([p.min_p for p in parameters], dtype=torch.float64).log().float()
+
+
+def kept_weights(scores: torch.Tensor, filters: Filters) -> torch.Tensor:
     """Weights [R, V] of the tokens in the draw, 0 for those that the filters cut.
 
     ``scores`` [R, V] are their logarithms, with 0 as the highest of each row.
     """
-    device, vocab = scores.device, scores.shape[1]
-    floor = upload(
-        torch.tensor([p.min_p for p in parameters], dtype=torch.float64).log().float(), device
-    )
+    kind, floor, ranked = filters.kind, filters.floor, filters.ranked
     # All of them first: the exponential of -inf is slow.
     weights = scores.exp()
-    ranked = [row for row, p in enumerate(parameters) if 0 < p.top_k < vocab or p.top_p < 1]
-    if not ranked:
-        return _cut(weights, scores, floor) if any(p.min_p > 0 for p in parameters) else weights
-    some = [parameters[row] for row in ranked]
-    rows = slice(None) if len(some) == len(parameters) else upload(ranked, device)
-    top_k = [p.top_k if p.top_k < vocab else 0 for p in some]
-    best = _best(scores[rows], top_k, some)
-    floor[rows] = torch.maximum(floor[rows], _last_kept(best, top_k))
+    if not kind.width:
+        return _cut(weights, scores, floor) if kind.cuts else weights
+    rows = slice(None) if ranked is None else ranked
+    best = scores[rows].topk(min(kind.width, scores.shape[1])).values
+    least = torch.maximum(floor[rows], _last_kept(best, filters.top_k))
+    floor = least if ranked is None else floor.index_copy(0, ranked, least)
     weights = _cut(weights, scores, floor)
-    if any(p.top_p < 1 for p in some):
-        floor[rows] = _nucleus(scores[rows], weights[rows], best, floor[rows], top_k, some)
+    if kind.nucleus:
+        least = _nucleus(scores[rows], weights[rows], best, least, filters)
+        floor = least if ranked is None else floor.index_copy(0, ranked, least)
         weights = _cut(weights, scores, floor)
     return weights
+
+
+def limit(parameters: SamplingParameters, vocab: int) -> int:
+    """Its top-k; 0 where that keeps all of ``vocab`` tokens."""
+    return parameters.top_k if 0 < parameters.top_k < vocab else 0
 
 
 def _cut(weights: torch.Tensor, scores: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
     return torch.where(scores >= floor[:, None], weights, 0.0)
 
 
-def _best(
-    scores: torch.Tensor, top_k: Seq[int], parameters: Seq[SamplingParameters]
-) -> torch.Tensor:
-    """The highest scores of each row, descending: enough for top-k, and usually for top-p."""
-    nucleus_alone = any(p.top_p < 1 and not k for p, k in zip(parameters, top_k, strict=True))
-    width = max(*top_k, _CANDIDATES if nucleus_alone else 1)
-    return scores.topk(min(width, scores.shape[1])).values
-
-
-def _last_kept(best: torch.Tensor, top_k: Seq[int]) -> torch.Tensor:
+def _last_kept(best: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
     """The lowest score that top-k leaves, per row."""
-    limit = upload(top_k, best.device)
-    floor = best.gather(1, (limit - 1).clamp(min=0)[:, None]).squeeze(1)
-    return torch.where(limit > 0, floor, -torch.inf)
+    floor = best.gather(1, (top_k - 1).clamp(min=0)[:, None]).squeeze(1)
+    return torch.where(top_k > 0, floor, -torch.inf)
 
 
 def _nucleus(
@@ -71,17 +123,15 @@ def _nucleus(
     weights: torch.Tensor,
     best: torch.Tensor,
     floor: torch.Tensor,
-    top_k: Seq[int],
-    parameters: Seq[SamplingParameters],
+    filters: Filters,
 ) -> torch.Tensor:
     """The lowest score that top-p leaves of ``weights``, per row; at least ``floor``."""
-    device = scores.device
-    shares = upload([p.top_p for p in parameters], device, torch.float64)
+    shares = filters.top_p
     goal = shares * total(weights)
     # What was cut before stands behind what reaches the goal.
     found, reached = _first_above(best, goal)
     # Where top-k leaves more than `best` holds, the rest equals its last.
-    unsure = ~reached & (upload(top_k, device) == 0) & (shares < 1)
+    unsure = ~reached & (filters.top_k == 0) & (shares < 1)
     if best.shape[1] < scores.shape[1]:
         _look_further(found, reached, scores, goal, unsure, best.shape[1])
     return torch.where(reached & (shares < 1), torch.maximum(found, floor), floor)
