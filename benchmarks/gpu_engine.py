@@ -35,6 +35,7 @@ _TESTS = (
     "tests/worker/engine/test_one_ahead.py",
     "tests/worker/engine/test_turns.py",
     "tests/worker/engine/test_sampled.py",
+    "tests/worker/engine/test_recorded_sampling.py",
     "tests/worker/engine/test_prefetch.py",
     "tests/worker/engine/test_constrained.py",
 )
