@@ -48,7 +48,12 @@ class RoundFailedError(Exception):
 class Campaign:
     """Runs rounds. A round's load and faults depend on the seed and its number alone."""
 
-    def __init__(self, seed: int, folder: Path, shm_dir: Path, nursery: Nursery) -> None:
+    def __init__(
+        self, seed: int, folder: Path, shm_dir: Path, nursery: Nursery, runner: asyncio.Runner
+    ) -> None:
+        """One ``runner`` for all rounds: gRPC still tells the loop of a call that has been left
+        what becomes of it, and complains of every loop that is closed by then."""
+        self._runner = runner
         self._seed = seed
         self._folder = folder
         self._shm_dir = shm_dir
@@ -110,7 +115,7 @@ class Campaign:
         texts = [f"{fault.at_s:.2f} s: {fault.text}" for fault in todo]
         start, retries = time.monotonic(), load.retries
         try:
-            asyncio.run(_together(clients, todo))
+            self._runner.run(_together(clients, todo))
             answered_s = time.monotonic() - start
             cluster.rest()
         except (Exception, asyncio.CancelledError) as error:
@@ -157,5 +162,6 @@ def campaign(seed: int) -> Iterator[Campaign]:
         nursery = Nursery()
         stack.callback(shutil.rmtree, shm_dir, ignore_errors=True)
         stack.callback(nursery.close)
-        yield Campaign(seed, folder, shm_dir, nursery)
+        runner = stack.enter_context(asyncio.Runner())
+        yield Campaign(seed, folder, shm_dir, nursery, runner)
         shutil.rmtree(folder)
