@@ -19,6 +19,7 @@ from aegaeon.rpc.logs import set_up_logging
 from aegaeon.rpc.notify import notify
 
 _log = logging.getLogger(__name__)
+_STDERR_FD = 2
 
 
 class StopSignal:
@@ -66,8 +67,9 @@ def run_daemon(
     except ConfigError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
-    # A watchdog's SIGABRT, and crashes in native code, tell where every thread was.
-    faulthandler.enable()
+    # A watchdog's SIGABRT, and crashes in native code, tell where every thread was. They write to a
+    # descriptor, which what stands in for `sys.stderr` in a test does not have.
+    faulthandler.enable(_STDERR_FD)
     lifeline = None if lifeline_fd is None else Lifeline(lifeline_fd, lifeline_folder)
     try:
         import uvloop

@@ -242,7 +242,7 @@ async def test_no_request_is_taken_in_while_thousands_of_ends_are_unread(start: 
                 await client.call.write(submit(i, generate_request(model="nobody")))
 
         writing = asyncio.create_task(write())
-        await until(lambda: statistics.rejected >= 4_096)
+        await until(lambda: statistics.rejected >= 4_096, 40)
         before = -1
         while before != statistics.rejected:
             before = statistics.rejected
