@@ -30,6 +30,7 @@ from aegaeon.security.settings import SecuritySettings
 from aegaeon.v1 import (
     cluster_pb2,
     cluster_pb2_grpc,
+    inference_pb2,
     inference_pb2_grpc,
     model_pb2,
     model_pb2_grpc,
@@ -76,10 +77,12 @@ class Connection:
     async def wait_connected(self, timeout_s: float) -> None:
         """Wait for the scheduler's first answer. Raises UnavailableError."""
         try:
-            await self._models.ListModels(
-                model_pb2.ListModelsRequest(), timeout=timeout_s, wait_for_ready=True
+            await self._inference.GetCapabilities(
+                inference_pb2.GetCapabilitiesRequest(), timeout=timeout_s, wait_for_ready=True
             )
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # an older release answers, too
+                return
             if error.code() in _REFUSALS:
                 raise from_rpc_error(error) from error
             raise UnavailableError(
@@ -91,7 +94,8 @@ class Connection:
     async def _problem(self) -> str:
         """Why no connection comes about, such as a certificate; a call that waits never says."""
         try:
-            await self._models.ListModels(model_pb2.ListModelsRequest(), timeout=_PROBLEM_S)
+            request = inference_pb2.GetCapabilitiesRequest()
+            await self._inference.GetCapabilities(request, timeout=_PROBLEM_S)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 return error.details() or ""

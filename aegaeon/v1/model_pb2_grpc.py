@@ -27,6 +27,10 @@ if _version_not_supported:
 
 class ModelServiceStub:
     """Which models are served, and where.
+
+    A server that has just started learns of models from its workers. While one of an earlier server may
+    still come back, which is a few seconds, calls wait: `GetModel` and requests for tokens until their
+    model is known, the others until all are; `DeployModel` goes on once `ApplyTopology` has succeeded.
     """
 
     def __init__(self, channel):
@@ -59,6 +63,10 @@ class ModelServiceStub:
 
 class ModelServiceServicer:
     """Which models are served, and where.
+
+    A server that has just started learns of models from its workers. While one of an earlier server may
+    still come back, which is a few seconds, calls wait: `GetModel` and requests for tokens until their
+    model is known, the others until all are; `DeployModel` goes on once `ApplyTopology` has succeeded.
     """
 
     def ListModels(self, request, context):
@@ -131,6 +139,10 @@ def add_ModelServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ModelService:
     """Which models are served, and where.
+
+    A server that has just started learns of models from its workers. While one of an earlier server may
+    still come back, which is a few seconds, calls wait: `GetModel` and requests for tokens until their
+    model is known, the others until all are; `DeployModel` goes on once `ApplyTopology` has succeeded.
     """
 
     @staticmethod

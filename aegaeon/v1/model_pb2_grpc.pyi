@@ -27,7 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ModelServiceStub:
-    """Which models are served, and where."""
+    """Which models are served, and where.
+
+    A server that has just started learns of models from its workers. While one of an earlier server may
+    still come back, which is a few seconds, calls wait: `GetModel` and requests for tokens until their
+    model is known, the others until all are; `DeployModel` goes on once `ApplyTopology` has succeeded.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -55,7 +60,12 @@ class ModelServiceStub:
 
 @_typing.type_check_only
 class ModelServiceAsyncStub(ModelServiceStub):
-    """Which models are served, and where."""
+    """Which models are served, and where.
+
+    A server that has just started learns of models from its workers. While one of an earlier server may
+    still come back, which is a few seconds, calls wait: `GetModel` and requests for tokens until their
+    model is known, the others until all are; `DeployModel` goes on once `ApplyTopology` has succeeded.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListModels: _aio.UnaryUnaryMultiCallable[_model_pb2.ListModelsRequest, _model_pb2.ListModelsResponse]  # type: ignore[assignment]
@@ -79,7 +89,12 @@ class ModelServiceAsyncStub(ModelServiceStub):
     """
 
 class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Which models are served, and where."""
+    """Which models are served, and where.
+
+    A server that has just started learns of models from its workers. While one of an earlier server may
+    still come back, which is a few seconds, calls wait: `GetModel` and requests for tokens until their
+    model is known, the others until all are; `DeployModel` goes on once `ApplyTopology` has succeeded.
+    """
 
     @_abc_1.abstractmethod
     def ListModels(

@@ -127,6 +127,11 @@ def _numbers(daemon: DaemonConfig, core: CoreConfig) -> list[tuple[str, int, str
     """Flag, default and help of every option that is a number from 1 up."""
     return [
         ("--lease-ttl-ms", daemon.lease_ttl_ns // _MS, "a worker's lease after its last renewal"),
+        (
+            "--rejoin-window-ms",
+            daemon.rejoin_window_ns // _MS,
+            "how long after the start workers of an earlier scheduler may come back with models",
+        ),
         ("--max-requests", core.max_requests, "unfinished requests at most"),
         ("--max-requests-per-model", core.max_requests_per_model, "the same for one model"),
         ("--max-tokens", core.max_tokens, "prompt and permitted new tokens in flight at most"),
@@ -168,6 +173,7 @@ def _config(options: argparse.Namespace) -> DaemonConfig:
         insecure_bind=options.insecure_bind,
         security=security_settings(options, options.config),
         lease_ttl_ns=options.lease_ttl_ms * _MS,
+        rejoin_window_ns=options.rejoin_window_ms * _MS,
         metrics_listen=options.metrics_listen,
         shutdown_grace_s=options.shutdown_grace_s,
         state_file=options.state_file,

@@ -23,6 +23,9 @@ class DaemonConfig:
     #: machines; a dead process is noticed at once, by its broken stream. Long enough for a process
     #: that gets little of a busy machine.
     lease_ttl_ns: int = 4_000_000_000
+    #: Time after the start in which workers of an earlier scheduler come back, in ns. Until then
+    #: what is not known to be deployed may still be: whoever asks for it waits.
+    rejoin_window_ns: int = 4_000_000_000
     #: Where Prometheus metrics are served, ``host:port`` or ``unix:path``; None: nowhere.
     metrics_listen: str | None = None
     #: Time that open calls have to end once the daemon stops, in seconds.

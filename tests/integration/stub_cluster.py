@@ -46,7 +46,8 @@ async def stub_cluster(
 ) -> AsyncIterator[StubCluster]:
     """Scheduler and worker in this process, the gateway in one of its own; ``tokenizer`` is the
     folder of a model's, which makes text of some of the stub's tokens."""
-    server = SchedulerServer(DaemonConfig(listen="127.0.0.1:0", shutdown_grace_s=0.2))
+    config = DaemonConfig(listen="127.0.0.1:0", shutdown_grace_s=0.2, rejoin_window_ns=0)
+    server = SchedulerServer(config)
     address = await server.start()
     harness = Harness(server, address, open_channel(address))
     try:

@@ -109,11 +109,13 @@ async def start() -> AsyncIterator[Start]:
         lease_ttl_ns: int = 10_000_000_000,
         state_file: Path | None = None,
         metrics_listen: str | None = None,
+        rejoin_window_ns: int = 0,
         **core: Any,
     ) -> Harness:
         config = DaemonConfig(
             listen="127.0.0.1:0",
             lease_ttl_ns=lease_ttl_ns,
+            rejoin_window_ns=rejoin_window_ns,
             shutdown_grace_s=0.2,
             state_file=state_file,
             metrics_listen=metrics_listen,

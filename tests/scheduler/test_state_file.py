@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from aegaeon.errors import ConfigError, ErrorReason
 from aegaeon.v1 import cluster_pb2, model_pb2
 from aegaeon_scheduler.core.cluster import Cluster
 from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.replica import ReplicaState
 from aegaeon_scheduler.core.saved import SavedCluster, SavedModel, SavedTopology
 from aegaeon_scheduler.core.values import (
     DataType,
@@ -21,6 +23,7 @@ from aegaeon_scheduler.core.values import (
     PlacementPolicy,
     RoutingPolicy,
 )
+from aegaeon_scheduler.service import state_file
 from aegaeon_scheduler.service.state_file import StateFile, decode, encode
 from tests.scheduler.conftest import Start, until
 from tests.scheduler.requests import generate_request
@@ -88,6 +91,49 @@ async def test_models_are_loaded_again_on_workers_that_know_nothing(
     await second.worker(StubSettings(node_id="n1"))
     assert (await answering)[0] == answer((4,), 12)
     assert "gone" not in state.models
+
+
+async def test_what_is_answered_outlives_the_scheduler(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_file, "_DELAY_S", 3600)  # nothing is written by itself
+    path = tmp_path / "state.json"
+    harness = await start(state_file=path)
+    await harness.worker(StubSettings(node_id="n0"))
+    await harness.deploy()
+    assert [model["spec"]["name"] for model in _models(path)] == ["m"]
+    assert _models(path)[0]["device"]  # so that requests wait for it
+    node = cluster_pb2.NodeTopology(node_id="n0", num_engines=1)
+    await harness.cluster.ApplyTopology(cluster_pb2.ApplyTopologyRequest(nodes=[node]))
+    assert json.loads(path.read_text())["topology"]["node_ids"] == ["n0"]
+    await harness.models.UndeployModel(model_pb2.UndeployModelRequest(name="m"))
+    assert not _models(path)
+
+
+async def test_answers_wait_for_the_write_that_has_them(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, entered, real = threading.Event(), threading.Event(), state_file._replace
+
+    def replace(path: Path, text: str) -> None:
+        entered.set()
+        assert gate.wait(30)
+        real(path, text)
+
+    monkeypatch.setattr(state_file, "_replace", replace)
+    path = tmp_path / "state.json"
+    harness = await start(state_file=path)
+    await harness.worker()
+    deploying = [asyncio.create_task(harness.deploy(name)) for name in ("a", "b")]
+    state = harness.server.driver.cluster.state
+    ready = ReplicaState.READY
+    await until(lambda: [state.model_state(name) for name in ("a", "b")] == [ready, ready])
+    await until(entered.is_set)
+    assert not any(task.done() for task in deploying)
+    gate.set()
+    for task in deploying:
+        await task
+    assert [model["spec"]["name"] for model in _models(path)] == ["a", "b"]
 
 
 async def test_the_file_is_complete_after_a_clean_stop(start: Start, tmp_path: Path) -> None:

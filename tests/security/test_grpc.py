@@ -78,7 +78,9 @@ async def start() -> AsyncIterator[Start]:
     servers: list[SchedulerServer] = []
 
     async def run(security: SecuritySettings) -> str:
-        config = DaemonConfig(listen=LOOPBACK, security=security, shutdown_grace_s=0.1)
+        config = DaemonConfig(
+            listen=LOOPBACK, security=security, shutdown_grace_s=0.1, rejoin_window_ns=0
+        )
         server = SchedulerServer(config)
         servers.append(server)
         return await server.start()

@@ -85,6 +85,14 @@ def admit(state: State, request: GenerationRequest, now_ns: int) -> Admission:
     return Admission(model, stop, tokens, pool_bytes, weight_bytes, kv_token_bytes, slo)
 
 
+def takes_requests(state: State, model: str, needs: Capabilities, now_ns: int) -> bool:
+    """Whether a model has engines for requests that need this, or had them a moment ago."""
+    return (
+        route_of(state, model, needs).largest is not None
+        or device_of_recovering(state, model, now_ns) is not None
+    )
+
+
 def check_objective(field: str, value_ns: int) -> None:
     """Raise the error that names an objective out of its bounds."""
     if value_ns and not MIN_SLO_NS <= value_ns <= MAX_SLO_NS:

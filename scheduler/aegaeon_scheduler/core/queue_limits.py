@@ -30,6 +30,16 @@ def check_limits(state: State, model: Model, tokens: int, now_ns: int) -> None:
             raise _full(name, limit, held + added, state.pace, now_ns)
 
 
+def check_room(state: State, requests: int, tokens: int, now_ns: int) -> None:
+    """Raise the same error where so many more of whatever models go beyond what all may have."""
+    for name, value, limit in (
+        ("max_requests", len(state.sequences) + requests, state.config.max_requests),
+        ("max_tokens", state.reserved_tokens + tokens, state.config.max_tokens),
+    ):
+        if value > limit:
+            raise _full(name, limit, value, state.pace, now_ns)
+
+
 def _full(name: str, limit: int, value: int, pace: Pace, now_ns: int) -> ResourceExhaustedError:
     retry_ms = pace.retry_ms(now_ns)
     kept = "" if value > limit else ", and what is left of it is for less busy models"

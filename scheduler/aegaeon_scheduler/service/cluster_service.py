@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aegaeon.capability import OF_SCHEDULER
@@ -40,12 +40,13 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
         driver: Driver,
         registry: Registry,
         drains: Drains,
-        on_topology: Callable[[], None],
+        keep: Callable[[], Awaitable[None]],
     ) -> None:
+        """``keep`` returns once a topology outlives this scheduler, where anything does."""
         self._driver = driver
         self._registry = registry
         self._drains = drains
-        self._on_topology = on_topology
+        self._keep = keep
         self._broadcast = Broadcast()
         self._workers_changed = asyncio.Event()
         driver.listen(self._on_notice)
@@ -63,7 +64,8 @@ class ClusterService(cluster_pb2_grpc.ClusterServiceServicer):
         except AegaeonError as error:
             await abort(context, error)
         self._driver.apply(wanted)
-        self._on_topology()
+        self._driver.rejoining.topology_declared()
+        await self._keep()
         engines = [engine_info(state, engine) for engine in engines_of(state, wanted)]
         return cluster_pb2.ApplyTopologyResponse(engines=engines)
 

@@ -37,9 +37,10 @@ def generate_response(parcel: Parcel, unix_offset_ns: int) -> inference_pb2.Gene
 
 
 def session_response(
-    parcel: Parcel | None, refused: Mapping[int, AegaeonError], unix_offset_ns: int
+    parcel: Parcel | None, refused: Mapping[int, AegaeonError | None], unix_offset_ns: int
 ) -> inference_pb2.SessionResponse:
-    """A parcel of any sequences, and requests that were refused, by stream id."""
+    """A parcel of any sequences, and requests that were refused, by stream id; None for those that
+    were cancelled before they were accepted."""
     message = inference_pb2.SessionResponse()
     if parcel is not None:
         message.stream_ids.extend([sequence.stream_id for sequence in parcel.owners])
@@ -56,7 +57,11 @@ def session_response(
         for sequence in parcel.ended:
             _add_end(message, sequence)
     for stream_id, error in refused.items():
-        message.deltas.add(stream_id=stream_id, error=to_detail(error))
+        delta = message.deltas.add(stream_id=stream_id)
+        if error is None:
+            delta.response.finish_reason = inference_pb2.FINISH_REASON_CANCELLED
+        else:
+            delta.error.CopyFrom(to_detail(error))
     return message
 
 

@@ -18,6 +18,7 @@ from aegaeon_scheduler.core.sequence import Sequence
 from aegaeon_scheduler.core.values import GenerationRequest, ModelSpec
 from aegaeon_scheduler.service.metrics import SchedulerMetrics
 from aegaeon_scheduler.service.pacer import Pacer
+from aegaeon_scheduler.service.rejoining import Rejoining
 from aegaeon_scheduler.service.worker_commands import command_message
 from aegaeon_scheduler.service.worker_link import WorkerLink
 
@@ -32,8 +33,9 @@ OperationMessage = (
 class Driver:
     """Single-threaded owner of the core; everything runs on one event loop."""
 
-    def __init__(self, config: CoreConfig) -> None:
+    def __init__(self, config: CoreConfig, rejoin_window_ns: int) -> None:
         self.cluster = Cluster(config)
+        self.rejoining = Rejoining(self.cluster.state, rejoin_window_ns)
         self.started_unix_ns = time.time_ns()
         self.statistics_since_unix_ns = self.started_unix_ns
         self.closing = False
@@ -47,7 +49,7 @@ class Driver:
         self.pacer = Pacer()
         self._operations: dict[int, asyncio.Queue[OperationMessage]] = {}
         self._last_operation_id = 0
-        self._listeners: list[Callable[[Notice], None]] = []
+        self._listeners: list[Callable[[Notice], None]] = [self.rejoining.on_notice]
         self._closers: set[Callable[[], None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -149,6 +151,7 @@ class Driver:
     def end_all(self) -> None:
         """Refuse new work, and end with SHUTTING_DOWN what somebody waits for."""
         self.closing = True
+        self.rejoining.close(shutting_down())
         for sequence_id in list(self.cluster.state.sequences):
             self.apply(events.CancelRequested(sequence_id, shutting_down()))
         for queue in self._operations.values():
@@ -246,7 +249,7 @@ class Driver:
         self.apply(events.Tick())
 
 
-def shutting_down() -> AegaeonError:
+def shutting_down() -> UnavailableError:
     """What everybody is told once the daemon stops."""
     return UnavailableError(
         "the scheduler is stopping; connect again once it is back",

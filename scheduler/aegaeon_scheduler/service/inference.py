@@ -40,7 +40,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         try:
             caller.admit(request.model, len(request.prompt_token_ids))
             request.cache_salt = caller.own_salt(request.cache_salt)
-            asked = await checked_request(request)
+            asked = await self._driver.rejoining.until_taken(await checked_request(request))
         except AegaeonError as error:
             await abort(context, error)
         ready = asyncio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Awaitable, Callable
 from pathlib import PurePath
 from typing import Any
 
@@ -25,13 +26,19 @@ _MAX_PATH = 4096
 class ModelService(model_pb2_grpc.ModelServiceServicer):
     """Lists, deploys and removes models."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, keep: Callable[[], Awaitable[None]]) -> None:
+        """``keep`` returns once what is deployed outlives this scheduler, where anything does."""
         self._driver = driver
+        self._keep = keep
 
     async def ListModels(  # noqa: N802 - named by the contract
         self, request: model_pb2.ListModelsRequest, context: Any
     ) -> model_pb2.ListModelsResponse:
         """Every model that has a replica and that the caller may use."""
+        try:
+            await self._driver.rejoining.until_all_known()
+        except AegaeonError as error:
+            await abort(context, error)
         permits = current_caller.get().permits_model
         infos = model_infos(self._driver.cluster.state)
         return model_pb2.ListModelsResponse(models=[i for i in infos if permits(i.spec.name)])
@@ -42,6 +49,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         """One model."""
         try:
             current_caller.get().check_model(request.name)
+            await self._driver.rejoining.until_known(request.name)
         except AegaeonError as refusal:
             await abort(context, refusal)
         models = {model.spec.name: model for model in model_infos(self._driver.cluster.state)}
@@ -59,6 +67,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         try:
             spec = _checked(model_spec(request.spec))
             node_ids = tuple(dict.fromkeys(request.node_ids))
+            await self._driver.rejoining.until_placeable()
             operation_id, queue = self._driver.begin_deploy(spec, request.replica_count, node_ids)
         except AegaeonError as error:
             await abort(context, error)
@@ -73,6 +82,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         if isinstance(message, AegaeonError):
             await abort(context, message)
         assert isinstance(message, commands.DeployFinished)
+        await self._keep()
         if message.error is not None:
             await abort(context, message.error)
         await context.write(model_pb2.DeployModelResponse(result=_result(message)))
@@ -83,6 +93,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         """Drain and remove replicas."""
         try:
             node_ids = tuple(dict.fromkeys(request.node_ids))
+            await self._driver.rejoining.until_all_known()
             operation_id, queue = self._driver.begin_undeploy(request.name, node_ids)
         except AegaeonError as error:
             await abort(context, error)
@@ -93,6 +104,7 @@ class ModelService(model_pb2_grpc.ModelServiceServicer):
         if isinstance(message, AegaeonError):
             await abort(context, message)
         assert isinstance(message, commands.UndeployFinished)
+        await self._keep()
         if message.error is not None:
             await abort(context, message.error)
         return model_pb2.UndeployModelResponse(

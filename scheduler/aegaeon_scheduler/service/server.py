@@ -47,7 +47,7 @@ class SchedulerServer:
 
     def __init__(self, config: DaemonConfig) -> None:
         self._config = config
-        self.driver = Driver(config.core)
+        self.driver = Driver(config.core, config.rejoin_window_ns)
         self.driver.listen(log_request)
         self._tracing = Tracing.from_environment("aegaeon-scheduler")
         if self._tracing is not None:
@@ -58,13 +58,15 @@ class SchedulerServer:
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(
             InferenceService(self.driver), self._server
         )
-        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(self.driver), self._server)
+        model_pb2_grpc.add_ModelServiceServicer_to_server(
+            ModelService(self.driver, self._keep), self._server
+        )
         cluster_pb2_grpc.add_ClusterServiceServicer_to_server(
             ClusterService(
                 self.driver,
                 self._registry,
                 Drains(self.driver, self._set_serving),
-                self._remember,
+                self._keep,
             ),
             self._server,
         )
@@ -98,6 +100,7 @@ class SchedulerServer:
             )
             self.driver.measure(metrics)
         await self._server.start()
+        self.driver.rejoining.begin()
         await self._health.set_serving(True)
         await self._tell_health()
         _log.info("serving on %s", address)
@@ -127,12 +130,13 @@ class SchedulerServer:
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, WorkerChanged) and not self.driver.closing:
             self.driver.spawn(self._tell_health())
-        if isinstance(notice, ReplicaChanged):
-            self._remember()
-
-    def _remember(self) -> None:
-        if self._state_file is not None:
+        if isinstance(notice, ReplicaChanged) and self._state_file is not None:
             self._state_file.changed()
+
+    async def _keep(self) -> None:
+        """Return once a restart would find what is deployed now."""
+        if self._state_file is not None:
+            await self._state_file.flush()
 
     async def _tell_health(self) -> None:
         """Tokens are there only while an engine is connected; the other services always answer."""

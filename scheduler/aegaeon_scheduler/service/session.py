@@ -32,8 +32,11 @@ class Session:
         self._caller = current_caller.get()
         #: Open requests by the client's id.
         self._open: dict[int, Sequence] = {}
-        #: Requests that were not accepted, by the client's id, until it has been told.
-        self._refused: dict[int, AegaeonError] = {}
+        #: Requests that wait for workers of an earlier scheduler, by the client's id.
+        self._waiting: dict[int, asyncio.Task[None]] = {}
+        #: Requests that were not accepted, by the client's id, until it has been told; None for
+        #: those that it cancelled before.
+        self._refused: dict[int, AegaeonError | None] = {}
         self._ready = asyncio.Event()
         #: Set by every message that has been written.
         self._written = asyncio.Event()
@@ -53,7 +56,7 @@ class Session:
             await self._flush(write)
             if self._intake.done():
                 self._intake.result()  # a broken rule of the contract ends the session
-                if not self._open and not self._refused:
+                if not self._open and not self._refused and not self._waiting:
                     return
             if self._driver.closing and not self._open:
                 raise shutting_down()
@@ -64,6 +67,8 @@ class Session:
         self._driver.close_backlog(self._backlog)
         if self._intake is not None:
             self._intake.cancel()
+        for task in self._waiting.values():
+            task.cancel()
         for sequence in self._open.values():
             self._driver.release(sequence)
             self._caller.spend(sequence.made)
@@ -80,9 +85,7 @@ class Session:
                     [message.submit] if kind == "submit" else message.submits.submits
                 )
             elif kind == "cancel":
-                sequence = self._open.get(message.cancel.stream_id)
-                if sequence is not None:
-                    self._driver.cancel(sequence)
+                self._cancel(message.cancel.stream_id)
             else:  # whoever sent it waits for an answer
                 raise InvalidRequestError(
                     "a message of this session is of no kind that the scheduler knows: send "
@@ -95,7 +98,8 @@ class Session:
         requests: dict[int, GenerationRequest] = {}
         for submit in submits:
             stream_id = submit.stream_id
-            if any(stream_id in used for used in (self._open, self._refused, requests)):
+            taken = (self._open, self._waiting, self._refused, requests)
+            if any(stream_id in used for used in taken):
                 raise InvalidRequestError(
                     f"stream_id {stream_id} belongs to an open request of this session; choose "
                     "another",
@@ -108,6 +112,32 @@ class Session:
                 requests[stream_id] = await checked_request(asked, submit.timeout_ns, stream_id)
             except AegaeonError as error:
                 self._refused[stream_id] = error
+        for stream_id, request in list(requests.items()):
+            if self._driver.rejoining.may_bring(request):
+                del requests[stream_id]
+                waits = self._submit_later(stream_id, request)
+                self._waiting[stream_id] = asyncio.get_running_loop().create_task(waits)
+        self._accept(requests)
+
+    async def _submit_later(self, stream_id: int, request: GenerationRequest) -> None:
+        """Open a request that the others of its message need not wait for."""
+        requests: dict[int, GenerationRequest] = {}
+        try:
+            requests[stream_id] = await self._driver.rejoining.until_taken(request)
+        except AegaeonError as error:
+            self._refused[stream_id] = error
+        del self._waiting[stream_id]
+        self._accept(requests)
+
+    def _cancel(self, stream_id: int) -> None:
+        if (waiting := self._waiting.pop(stream_id, None)) is not None:
+            waiting.cancel()
+            self._refused[stream_id] = None
+            self._ready.set()
+        elif (sequence := self._open.get(stream_id)) is not None:
+            self._driver.cancel(sequence)
+
+    def _accept(self, requests: dict[int, GenerationRequest]) -> None:
         outcomes = self._driver.submit_all(list(requests.values()), self._backlog)
         for stream_id, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, AegaeonError):

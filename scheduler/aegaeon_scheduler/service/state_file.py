@@ -41,8 +41,10 @@ class StateFile:
         self._path = path
         self._state = state
         self._written = SavedCluster()
-        self._task: asyncio.Task[None] | None = None
-        self._again = False
+        self._timer: asyncio.TimerHandle | None = None
+        #: One write after another, or an older state might replace a newer one.
+        self._lock = asyncio.Lock()
+        self._writing: set[asyncio.Task[None]] = set()
 
     def load(self) -> SavedCluster:
         """What an earlier scheduler left, or nothing. A file that cannot be understood is put
@@ -69,27 +71,32 @@ class StateFile:
 
     def changed(self) -> None:
         """Write soon what differs from the file."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._write_soon())
-        else:
-            self._again = True
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_DELAY_S, self._begin)
+
+    async def flush(self) -> None:
+        """Return once everything that has changed by now is in the file, or cannot be written."""
+        await asyncio.shield(self._begin())
 
     async def close(self) -> None:
         """Write what is not written yet."""
-        if self._task is not None:
-            await self._task
-        await self._write()
+        await self.flush()
 
-    async def _write_soon(self) -> None:
-        while True:
-            self._again = False
-            await asyncio.sleep(_DELAY_S)
-            await self._write()
-            if not self._again:
-                self._task = None
-                return
+    def _begin(self) -> asyncio.Task[None]:
+        """Start to write, whatever becomes of the caller: a thread cannot be called back."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        task = asyncio.get_running_loop().create_task(self._write())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        return task
 
     async def _write(self) -> None:
+        async with self._lock:
+            await self._write_changes()
+
+    async def _write_changes(self) -> None:
         now = saved(self._state)
         if now == self._written:
             return

@@ -154,6 +154,10 @@ export const ReplicaState = /*@__PURE__*/
 /**
  * Which models are served, and where.
  *
+ * A server that has just started learns of models from its workers. While one of an earlier server may
+ * still come back, which is a few seconds, calls wait: `GetModel` and requests for tokens until their
+ * model is known, the others until all are; `DeployModel` goes on once `ApplyTopology` has succeeded.
+ *
  * @generated from service aegaeon.v1.ModelService
  */
 export const ModelService = /*@__PURE__*/
