@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -22,9 +22,9 @@ from pathlib import Path
 
 import torch
 
-from aegaeon_worker.device.cuda_calls import Piece
 from aegaeon_worker.device.cuda_sharing import CudaPeer
-from aegaeon_worker.kernels.gather_pieces import PROGRAMS, gather_pieces
+from aegaeon_worker.device.sharing import cut_parts
+from aegaeon_worker.kernels.gather_pieces import gather_pieces
 from aegaeon_worker.kv.device_extents import pieces_for
 from aegaeon_worker.kv.place import KvPlace
 from aegaeon_worker.kv.pull import Pull
@@ -37,6 +37,8 @@ from benchmarks.report import Figure, Report, Target
 _NBYTES = KV_8B.blocks_for(TOKENS) * KV_8B.block_nbytes
 _ROUNDS = 8
 _BARE = "bare copies of whole runs"
+#: Programs and warps of each: the first that reaches the link costs steps least.
+_SHAPES = ((16, 4), (32, 4), (64, 4), (128, 4), (264, 4), (32, 8), (64, 8), (132, 8))
 #: What the issue asks for.
 _COPY_SHARE, _DELAY_MS = 1.3, 1.0
 
@@ -142,22 +144,28 @@ def main() -> None:
 def _hand_offs(reader: Reader) -> list[Figure]:
     """From the command to the last byte; the first one maps the other process's chunks as well."""
     first: list[float] = []
-    runs: list[float] = []
-    scattered: list[float] = []
+    whole: dict[str, list[float]] = {"in runs": [], "scattered": []}
+    issue: dict[str, list[float]] = {"in runs": [], "scattered": []}
     for sequence in range(2 * _ROUNDS + 2):
         place = reader.place(sequence)
         torch.cuda.synchronize()
         start = time.perf_counter()
         pull = reader.begin(sequence, place)
+        issued = time.perf_counter()
         while not reader.go_on(pull, wait=True):
             pass
         elapsed = (time.perf_counter() - start) * 1e3
         reader.end(sequence)
-        (first if sequence < 2 else scattered if sequence % 2 else runs).append(elapsed)
+        if sequence < 2:
+            first.append(elapsed)
+            continue
+        kind = "scattered" if sequence % 2 else "in runs"
+        whole[kind].append(elapsed)
+        issue[kind].append((issued - start) * 1e3)
     return [
         Figure("first hand-offs", "ms", first),
-        Figure("hand-off, blocks in runs", "ms", runs),
-        Figure("hand-off, blocks scattered", "ms", scattered),
+        *(Figure(f"hand-off, blocks {kind}", "ms", times) for kind, times in whole.items()),
+        *(Figure(f"issuing it, blocks {kind}", "ms", times) for kind, times in issue.items()),
     ]
 
 
@@ -167,45 +175,49 @@ def _raw(reader: Reader) -> list[Figure]:
     pull = reader.begin(100, place)
     while not reader.go_on(pull, wait=True):
         pass
-    node = reader.node
-    borrowing = node.memory.pulls._borrowing
+    ways = _ways(reader, place)
+    figures = [Figure(name, "ms", _timed(way)) for name, way in ways.items()]
+    for priority in (0, -1):
+        steps = DecodeSteps(reader.node.device.torch_device, priority)
+        figures += _delays(steps, ways, f"graph of priority {priority}")
+    reader.end(100)
+    return figures
+
+
+def _ways(reader: Reader, place: KvPlace) -> dict[str, Callable[[], object]]:
+    """Ways to copy an offer to where it was copied already, on the current stream."""
+    node, borrowing = reader.node, reader.node.memory.pulls._borrowing
     assert borrowing is not None
     offer = borrowing.read(place.offer)
     assert offer is not None
     peer = borrowing.lender(place.offer, offer).memory
     assert isinstance(peer, CudaPeer)
     base = node.device.address_of(reader.model.kv._range)
-    whole = [
-        Piece(peer.base + start, base + offset, nbytes)
-        for start, offset, nbytes in pieces_for(
-            offer.extents, node.memory.block_table(100), KV_8B.block_nbytes
-        )
-    ]
-    blocks = [part for piece in whole for part in _cut(piece, KV_8B.block_nbytes)]
-    stream, device = torch.cuda.current_stream().cuda_stream, node.device.torch_device
+    pieces = pieces_for(offer.extents, node.memory.block_table(100), KV_8B.block_nbytes)
+    whole = pieces + torch.tensor([peer.base, base, 0])
+    whose, begins, sizes = cut_parts(whole[:, 0], whole[:, 2], KV_8B.block_nbytes)
+    targets = whole[whose, 1] + begins - whole[whose, 0]
+    blocks = torch.stack([begins, targets, sizes], dim=1)
+    device = node.device.torch_device
 
-    def copies(pieces: list[Piece]) -> None:
-        for source, target, nbytes in pieces:
+    def copies(pieces: torch.Tensor) -> None:
+        stream = torch.cuda.current_stream(device).cuda_stream
+        for source, target, nbytes in pieces.tolist():
             node.driver._call("cuMemcpyDtoDAsync", target, source, nbytes, stream)
+
+    def in_parts() -> None:
+        for first in range(0, len(blocks), 40):
+            gather_pieces(blocks[first : first + 40], device)
 
     ways: dict[str, Callable[[], object]] = {
         _BARE: partial(copies, whole),
         "bare copies of single blocks": partial(copies, blocks),
+        "kernels of 40 blocks each": in_parts,
     }
-    for programs in (16, 32, PROGRAMS, 128, 256):
-        ways[f"kernel of {programs} programs, single blocks"] = partial(
-            gather_pieces, blocks, device, programs=programs
-        )
-    figures = [Figure(name, "ms", _timed(way)) for name, way in ways.items()]
-    reader.end(100)
-    return figures
-
-
-def _cut(piece: Piece, nbytes: int) -> list[Piece]:
-    return [
-        Piece(piece.source + at, piece.target + at, min(nbytes, piece.nbytes - at))
-        for at in range(0, piece.nbytes, nbytes)
-    ]
+    for programs, warps in _SHAPES:
+        name = f"kernel of {programs} programs of {warps} warps, single blocks"
+        ways[name] = partial(gather_pieces, blocks, device, programs=programs, warps=warps)
+    return ways
 
 
 def _timed(way: Callable[[], object]) -> list[float]:
@@ -220,27 +232,46 @@ def _timed(way: Callable[[], object]) -> list[float]:
     return times[1:]
 
 
+def _delays(
+    steps: DecodeSteps, ways: Mapping[str, Callable[[], object]], beside: str
+) -> list[Figure]:
+    """By how much each way delays a step, and what a step lasts without."""
+    steps.start()
+    usual = statistics.median(steps.run() for _ in range(50))
+    figures = [Figure(f"step alone, {beside}", "ms", [usual])]
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    for name, way in ways.items():
+        longest = []
+        for _ in range(_ROUNDS):
+            steps.run()
+            with torch.cuda.stream(stream):
+                way()
+            longest.append(max(steps.run() for _ in range(4)) - usual)
+        figures.append(Figure(f"delay by {name}, {beside}", "ms", longest))
+    steps.stop()
+    return figures
+
+
 def _beside_steps(reader: Reader) -> list[Figure]:
     """Decode steps, with a hand-off beginning in the middle of them, and without."""
     steps = DecodeSteps(reader.node.device.torch_device)
-    alone = [steps.run() for _ in range(200)]
+    steps.start()
+    alone = [steps.run() for _ in range(200)][5:]
+    steps.stop()
     beside, whole = [], []
     for sequence in range(200, 200 + 2 * _ROUNDS):
         place = reader.place(sequence)
+        steps.start()
         for _ in range(5):
             steps.run()
         start = time.perf_counter()
         pull = reader.begin(sequence, place)
-        issue_ms = (time.perf_counter() - start) * 1e3
         landed = False
         while not landed:
-            # What is issued between two steps delays the next one as well.
-            before = time.perf_counter()
-            ms = steps.run()
+            beside.append(steps.run())
             landed = reader.go_on(pull, wait=False)
-            beside.append(ms + issue_ms)
-            issue_ms = (time.perf_counter() - before) * 1e3 - ms
         whole.append((time.perf_counter() - start) * 1e3)
+        steps.stop()
         reader.end(sequence)
     usual = statistics.median(alone)
     return [

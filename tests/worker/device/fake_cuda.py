@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
@@ -17,7 +17,6 @@ from typing import ClassVar
 import torch
 
 from aegaeon_worker.device import libc
-from aegaeon_worker.device.cuda_calls import Piece
 from aegaeon_worker.device.errors import CudaError
 
 GRANULARITY = 2 << 20
@@ -220,10 +219,10 @@ class FakeCuda:
         self._called("cuMemcpyDtoHAsync")
         self.streams[stream].queued.append(Copy(host, address, nbytes, address))
 
-    def gather(self, pieces: Sequence[Piece], stream: int) -> None:
+    def gather(self, pieces: torch.Tensor, stream: int) -> None:
         self._called("gather")
         queued = self.streams[stream].queued
-        for source, target, nbytes in pieces:
+        for source, target, nbytes in pieces.tolist():
             done = 0
             while done < nbytes:
                 at = source + done

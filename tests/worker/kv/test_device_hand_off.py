@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,7 +35,7 @@ class Node:
     def __init__(self, kind: str, folder: Path) -> None:
         self._kind, self._folder = kind, folder
         self._made: list[Harness] = []
-        self._descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        self._descriptors = _descriptors()
 
     def join(self, *, lends: bool = False, **options: int) -> Harness:
         made = Harness(
@@ -55,11 +58,36 @@ class Node:
         for worker in list(self._made):
             self.leave(worker)
         assert [path.name for path in self._folder.glob("device-*")] == []
-        assert len(list(Path("/proc/self/fd").iterdir())) == self._descriptors
+        more = {fd: name for fd, name in _descriptors().items() if fd not in self._descriptors}
+        assert not more
+
+
+def _descriptors() -> dict[str, str]:
+    """Of this process, and what each is."""
+    found = {}
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the listing itself
+            found[path.name] = str(path.readlink())
+    return found
+
+
+@cache
+def _used_once(kind: str) -> None:
+    """What a driver opens when a process first uses it stays open."""
+    with tempfile.TemporaryDirectory() as folder:
+        node = Node(kind, Path(folder))
+        source, target = node.join(lends=True), node.join()
+        source.start(1, "a", TOKENS)
+        target.memory.add_sequence(1, "a", offer(source, 1))
+        assert fetched(target).num_tokens == TOKENS
+        for worker in (source, target):
+            node.leave(worker)
 
 
 @pytest.fixture(params=KINDS)
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
+    if request.param == "cuda":
+        _used_once(request.param)
     made = Node(request.param, tmp_path)
     yield made
     made.close()

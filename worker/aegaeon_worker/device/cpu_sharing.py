@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+import torch
 
 from aegaeon_worker.device import libc
 from aegaeon_worker.device.errors import DeviceMemoryError
 from aegaeon_worker.device.interface import CopyMark, VirtualRange
-from aegaeon_worker.device.sharing import PeerMemory, PeerPiece
+from aegaeon_worker.device.sharing import PeerMemory
 
 if TYPE_CHECKING:
     from aegaeon_worker.device.cpu import CpuDevice
@@ -39,9 +41,9 @@ class CpuPeer:
         except OSError as error:
             raise DeviceMemoryError(f"cannot map chunk {chunk} of another worker") from error
 
-    def copy(self, piece: PeerPiece, target: int) -> None:
+    def copy(self, start: int, nbytes: int, target: int) -> None:
         """Copy a piece, which may lie across chunks."""
-        start, left = piece.start, piece.nbytes
+        left = nbytes
         while left:
             chunk, skip = divmod(start, self._chunk_nbytes)
             count = min(left, self._chunk_nbytes - skip)
@@ -84,13 +86,11 @@ class CpuSharing:
         """See ``DeviceSharing``."""
         return CpuPeer(num_chunks, chunk_nbytes)
 
-    def pull(
-        self, target: VirtualRange, source: PeerMemory, pieces: Sequence[PeerPiece]
-    ) -> CopyMark:
+    def pull(self, target: VirtualRange, source: PeerMemory, pieces: torch.Tensor) -> CopyMark:
         """See ``DeviceSharing``."""
         assert isinstance(source, CpuPeer)
-        for piece in pieces:
-            source.copy(piece, self._device.address_of(target, piece.offset, piece.nbytes))
+        for start, offset, nbytes in pieces.tolist():
+            source.copy(start, nbytes, self._device.address_of(target, offset, nbytes))
         return self._device.done_mark()
 
     def synchronize(self) -> None:

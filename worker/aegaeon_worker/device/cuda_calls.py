@@ -5,18 +5,9 @@ Handles and addresses are plain integers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
-
-
-class Piece(NamedTuple):
-    """Bytes to copy from one address of the device to another."""
-
-    source: int
-    target: int
-    nbytes: int
 
 
 class CudaDriver(Protocol):
@@ -113,10 +104,11 @@ class CudaDriver(Protocol):
     def copy_out(self, host: int, address: int, nbytes: int, stream: int) -> None:
         """Queue a copy from the device."""
 
-    def gather(self, pieces: Sequence[Piece], stream: int) -> None:
+    def gather(self, pieces: torch.Tensor, stream: int) -> None:
         """Queue copies within what the device has mapped, multiples of 16 bytes, in one kernel.
 
-        It leaves most of the device to what runs beside it.
+        ``pieces`` is int64 [pieces, 3]: from which address, to which, and the bytes. It leaves most
+        of the device to what runs beside it.
         """
 
     def pin(self, host: int, nbytes: int, read_only: bool) -> None:

@@ -5,12 +5,10 @@ The package is imported when a driver is made, so that this module can be used w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aegaeon_worker.device.cuda_calls import Piece
 from aegaeon_worker.device.errors import CudaError, DeviceUnavailable
 
 if TYPE_CHECKING:
@@ -170,7 +168,7 @@ class BoundDriver:
         """See ``CudaDriver``."""
         self._call("cuMemcpyDtoHAsync", host, address, nbytes, stream)
 
-    def gather(self, pieces: Sequence[Piece], stream: int) -> None:
+    def gather(self, pieces: torch.Tensor, stream: int) -> None:
         """See ``CudaDriver``."""
         # Triton is for those who have a GPU.
         from aegaeon_worker.kernels.gather_pieces import gather_pieces

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from aegaeon_worker.device.cuda_calls import CudaDriver, Piece
+import torch
+
+from aegaeon_worker.device.cuda_calls import CudaDriver
 from aegaeon_worker.device.errors import CudaError, DeviceMemoryError
 from aegaeon_worker.device.interface import CopyMark, VirtualRange
-from aegaeon_worker.device.sharing import PeerMemory, PeerPiece
+from aegaeon_worker.device.sharing import PeerMemory
 
 if TYPE_CHECKING:
     from aegaeon_worker.device.cuda import CudaDevice
@@ -88,7 +90,7 @@ class CudaSharing:
     def prepare(self) -> None:
         """See ``DeviceSharing``: compile the kernel."""
         self._driver.enter()
-        self._driver.gather([Piece(0, 0, 0)], self._stream)
+        self._driver.gather(torch.zeros((1, 3), dtype=torch.int64), self._stream)
         self.synchronize()
 
     def export(self, chunk: int) -> int:
@@ -101,17 +103,12 @@ class CudaSharing:
         self._peers.add(peer)
         return peer
 
-    def pull(
-        self, target: VirtualRange, source: PeerMemory, pieces: Sequence[PeerPiece]
-    ) -> CopyMark:
+    def pull(self, target: VirtualRange, source: PeerMemory, pieces: torch.Tensor) -> CopyMark:
         """See ``DeviceSharing``."""
         assert isinstance(source, CudaPeer)
-        base = self._device.address_of(target)
+        bases = torch.tensor([source.base, self._device.address_of(target), 0])
         self._device.hold(self._stream)
-        self._driver.gather(
-            [Piece(source.base + start, base + offset, nbytes) for start, offset, nbytes in pieces],
-            self._stream,
-        )
+        self._driver.gather(pieces + bases, self._stream)
         return self._device.mark_stream(self._stream)
 
     def synchronize(self) -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
 
 from aegaeon_worker.device.interface import CopyMark, Device, VirtualRange
 
 
-class PeerPiece(NamedTuple):
-    """Bytes of another process's chunks, to be copied to a range.
-
-    ``start`` counts over all chunks of that process, as if they lay one after another.
-    """
-
-    start: int
-    offset: int
-    nbytes: int
+def cut_parts(
+    starts: torch.Tensor, sizes: torch.Tensor, size: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Cut parts of memory at the multiples of ``size``: whose each is, its start, its bytes."""
+    first = starts // size
+    counts = ((starts + sizes - 1) // size - first + 1).clamp(min=1)  # an empty one stays one
+    whose = torch.repeat_interleave(counts)
+    within = torch.arange(len(whose)) - (counts.cumsum(0) - counts)[whose]
+    edges = (first[whose] + within) * size
+    begins = torch.maximum(edges, starts[whose])
+    ends = torch.minimum(edges + size, (starts + sizes)[whose])
+    return whose, begins, ends - begins
 
 
 class PeerMemory(Protocol):
@@ -59,10 +64,11 @@ class DeviceSharing(Protocol):
     def open_peer(self, num_chunks: int, chunk_nbytes: int) -> PeerMemory:
         """Reserve addresses for another process's chunks."""
 
-    def pull(
-        self, target: VirtualRange, source: PeerMemory, pieces: Sequence[PeerPiece]
-    ) -> CopyMark:
+    def pull(self, target: VirtualRange, source: PeerMemory, pieces: torch.Tensor) -> CopyMark:
         """Queue copies to mapped parts of ``target``, and a mark behind them.
+
+        ``pieces`` is int64 [pieces, 3]: the start, counted over all chunks of the other process as
+        if they lay one after another, the offset in ``target``, and the bytes.
 
         They start after all compute and KV copies queued so far. Nothing waits for them but who
         looks at the mark. Sizes and places are multiples of 16 bytes.

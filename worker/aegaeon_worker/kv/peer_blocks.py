@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from aegaeon_worker.device.interface import CopyMark, VirtualRange
 from aegaeon_worker.device.sharing import DeviceSharing, PeerMemory
-from aegaeon_worker.kv.device_extents import Extents, extents_of, pieces_for
+from aegaeon_worker.kv.device_extents import extents_of, pieces_for
 from aegaeon_worker.kv.mapped_blocks import MappedBlocks
 from aegaeon_worker.kv.place import KvPlace
 from aegaeon_worker.kv.prefix_cache import PrefixCache
 from aegaeon_worker.kv.sequence import SequenceKv
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.peers.lending import Lending
+from aegaeon_worker.peers.offer import Extents
 
 
 class PeerBlocks:

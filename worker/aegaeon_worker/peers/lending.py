@@ -11,6 +11,7 @@ from aegaeon_worker.device.sharing import DeviceSharing
 from aegaeon_worker.kv.place import KvPlace
 from aegaeon_worker.peers.chunk_server import ChunkServer
 from aegaeon_worker.peers.offer import (
+    Extents,
     Offer,
     OfferFolder,
     OfferState,
@@ -105,7 +106,7 @@ class Lending:
     def offer(
         self,
         content: int,
-        extents: tuple[tuple[int, int], ...],
+        extents: Extents,
         on_withdraw: Callable[[], None],
     ) -> Offered:
         """Let others read what lies there, until it is withdrawn."""

@@ -7,13 +7,27 @@ import json
 import shutil
 import uuid
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aegaeon_worker.kv.place import BlockRun, KvPlace
 
 _SOCKET = "socket"
-_ON_DEVICE = ("content", "device", "num_chunks", "chunk_nbytes", "extents")
+_ON_DEVICE = ("content", "device", "num_chunks", "chunk_nbytes")
+
+
+class Extents(NamedTuple):
+    """Parts of memory in order: where each starts, counted over a device's chunks, and its bytes.
+
+    Two plain columns, which JSON reads and writes fastest.
+    """
+
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+_NO_EXTENTS = Extents((), ())
 
 
 class OfferState(enum.Enum):
@@ -36,23 +50,22 @@ class Offer:
     """As in ``DeviceSharing.name``."""
     num_chunks: int = 0
     chunk_nbytes: int = 0
-    extents: tuple[tuple[int, int], ...] = ()
-    """Of its blocks in order: where each part starts, counted over the chunks, and its bytes."""
+    extents: Extents = _NO_EXTENTS
+    """Of its blocks in order."""
     place: KvPlace | None = None
     """In the slabs."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of all parts."""
-        return sum(nbytes for _, nbytes in self.extents)
+        return sum(self.extents.sizes)
 
-    @property
+    @cached_property
     def chunks(self) -> list[int]:
         """Chunks that it lies in."""
         size = self.chunk_nbytes
-        return sorted(
-            {c for s, n in self.extents for c in range(s // size, (s + n - 1) // size + 1)}
-        )
+        parts = zip(*self.extents, strict=True)
+        return sorted({c for s, n in parts for c in range(s // size, (s + n - 1) // size + 1)})
 
 
 class OfferFolder:
@@ -103,9 +116,15 @@ class OfferFolder:
 def read_offer(root: Path, name: str) -> Offer | None:
     """What is written down of an offer; none if it, or its worker's folder, is gone."""
     try:
-        return _from_json(json.loads((root / name).read_text()))
+        return _parsed((root / name).read_text())
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> Offer:
+    """Kept for the second look after the copy, which mostly finds the same."""
+    return _from_json(json.loads(text))
 
 
 def offer_socket(root: Path, name: str) -> Path:
@@ -123,6 +142,7 @@ def _to_json(offer: Offer) -> dict[str, object]:
     fields: dict[str, object] = {"state": offer.state.value}
     if offer.state is OfferState.DEVICE:
         fields |= {name: getattr(offer, name) for name in _ON_DEVICE}
+        fields["extents"] = offer.extents
     if offer.place is not None:
         place = offer.place
         runs = [(r.slab, r.generation, r.first_block, r.num_blocks) for r in place.runs]
@@ -133,8 +153,9 @@ def _to_json(offer: Offer) -> dict[str, object]:
 def _from_json(fields: dict[str, Any]) -> Offer:
     state = OfferState(fields["state"])
     if state is OfferState.DEVICE:
-        extents = tuple((int(start), int(nbytes)) for start, nbytes in fields["extents"])
-        return Offer(state, **{name: fields[name] for name in _ON_DEVICE} | {"extents": extents})
+        starts, sizes = (tuple(map(int, column)) for column in fields["extents"])
+        own = {name: fields[name] for name in _ON_DEVICE}
+        return Offer(state, **own, extents=Extents(starts, sizes))
     if state is OfferState.SLABS:
         tokens, nbytes, runs, pieces = fields["place"]
         place = KvPlace(tokens, nbytes, tuple(BlockRun(*run) for run in runs), pieces=pieces)
