@@ -237,7 +237,9 @@ def test_prefill_engines_keep_prompts_and_decode_engines_are_not_asked() -> None
     world.settle()
     turn = serve(world, ask(1))
     again = serve(world, follow_up(turn))
-    assert again.expected_cached == 192, "its answer was made elsewhere"
+    accepted = notice_of(world, again, RequestChange.ACCEPTED)
+    assert accepted.expected_cached_tokens == 192, "its answer was made elsewhere"
+    assert notice_of(world, again, RequestChange.HANDED_OFF).expected_cached_tokens == 0
     kept = [e.role for e in world.cluster.state.engines.values() if e.prefixes]
     assert kept == [EngineRole.PREFILL]
 

@@ -6,10 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from aegaeon.config.schema import RoutingPolicyName
 from aegaeon.v1 import cluster_pb2, inference_pb2
+from aegaeon_scheduler.core.notices import PrefixPull
 from aegaeon_scheduler.core.saved import SavedCluster, SavedTopology
 from aegaeon_scheduler.core.values import PlacementPolicy, RoutingPolicy
 from aegaeon_scheduler.service.state_file import decode, encode
@@ -96,3 +99,16 @@ def test_the_state_file_keeps_it_and_the_release_before_understands_it(
     assert decode(text) == known
     assert json.loads(text)["topology"]["routing"] in (1, 2), "all that it knows"
     assert decode(encode(replace(known, topology=None))).topology is None
+
+
+def test_every_policy_has_one_name_everywhere() -> None:
+    names = {policy.name: policy.value for policy in RoutingPolicy}
+    contract = cluster_pb2.RoutingPolicy.items()
+    assert {f"ROUTING_POLICY_{name}": number for name, number in names.items()} | {
+        "ROUTING_POLICY_UNSPECIFIED": 0
+    } == dict(contract)
+    assert sorted(get_args(RoutingPolicyName)) == sorted(
+        name.lower().replace("_", "-") for name in names
+    )
+    pulls = {f"PREFIX_PULL_{pull.name}": pull.value for pull in PrefixPull if pull}
+    assert pulls | {"PREFIX_PULL_UNSPECIFIED": 0} == dict(cluster_pb2.PrefixPull.items())

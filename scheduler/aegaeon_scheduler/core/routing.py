@@ -58,6 +58,7 @@ def next_engine(state: State, sequence: Sequence, now_ns: int) -> Engine | None:
         if engine is not None:
             if source is not None and source.epoch == engine.epoch:  # nobody else is left
                 kv_sources.drop(state, sequence)
+            _explain(sequence, "soonest to go on from its first token")
             return engine
         kv_sources.forget(state, sequence)
     return choose_engine(state, sequence) or _leaving_engine(state, sequence)
@@ -68,13 +69,17 @@ def choose_engine(state: State, sequence: Sequence) -> Engine | None:
 
     Leaves with the sequence why it was that one.
     """
-    sequence.why, sequence.pull = _WHY[state.routing], PrefixPull.NONE
-    sequence.expected_cached = sequence.prefix_epoch = 0
+    _explain(sequence, _WHY[state.routing])
     usual = _choose_usual(state, sequence)
     if usual is None or state.routing is not RoutingPolicy.PREFIX_AWARE:
         return usual
     engines = _fitting(route_of(state, sequence.model, sequence.needs).engines, sequence)
     return prefix_routing.prefer(state, sequence, usual, engines)
+
+
+def _explain(sequence: Sequence, why: str) -> None:
+    """Forget the reasons for an earlier engine."""
+    sequence.why, sequence.pull, sequence.expected_cached = why, PrefixPull.NONE, 0
 
 
 def _choose_usual(state: State, sequence: Sequence) -> Engine | None:
