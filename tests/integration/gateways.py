@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from openai import AsyncOpenAI, OpenAI
+from openai import APIError, APIStatusError, AsyncOpenAI, OpenAI
 
 from aegaeon.model_spec import ModelSpec
 from tests.integration.daemons import Daemon, Daemons, running_daemons, until
@@ -57,6 +57,21 @@ class RunningGateway:
     def until_idle(self) -> None:
         """No request is left, at the scheduler and at the worker."""
         until(lambda: self.active_requests() == 0 and self.worker_sequences() == 0)
+
+
+@contextmanager
+def refused(status: int) -> Iterator[list[APIError]]:
+    """Catches the error that a request ends with, be it the status of its answer or, where the
+    scheduler took longer than a second to refuse it, the last event of its stream; which has to be
+    read in the block."""
+    caught: list[APIError] = []
+    try:
+        yield caught
+    except APIError as error:
+        caught.append(error)
+    assert caught, "nothing was refused"
+    if isinstance(caught[0], APIStatusError):
+        assert caught[0].status_code == status, caught[0]
 
 
 @contextmanager
