@@ -55,6 +55,8 @@ _FIELDS = {
 _GROUPS = ("sampling.", "stop.", "spec.")
 #: Statuses after which the same request may succeed a little later.
 _RETRIABLE = {429, 503}
+#: Of a body, of which one is told.
+_MAX_PROBLEMS = 1000
 #: Members of unions in the places of problems; others are classes, or no identifiers at all.
 _TYPES = {"str", "int", "float", "bool"}
 
@@ -115,6 +117,8 @@ def to_api_error(error: AegaeonError) -> ApiError:
 
 def from_validation(error: ValidationError) -> ApiError:
     """What is wrong with a body, with the field that is."""
+    if (count := error.error_count()) > _MAX_PROBLEMS:  # each of them takes time to tell
+        return ApiError(f"there are {count} wrong or unknown values", code="invalid_value")
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     # A union has one problem per member: a value that is wrong tells more than another type.
     problems = [one for one in problems if not one["type"].endswith("_type")] or problems

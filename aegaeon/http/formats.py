@@ -42,6 +42,7 @@ class JsonSchemaFormat(Body):
     json_schema: NamedSchema
 
 
+Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=4096)]
 ResponseFormat = Annotated[
     TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")
 ]
@@ -53,7 +54,9 @@ class FormBody(Body):
     response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
-    guided_choice: Annotated[list[str], Field(min_length=1, max_length=4096)] | None = None
+    guided_choice: (
+        Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=4096)] | None
+    ) = None
     guided_grammar: str | None = None
 
     def form(self) -> tuple[str, Constraint] | None:

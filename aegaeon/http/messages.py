@@ -46,7 +46,7 @@ class AllowedSet(Body):
     """See `AllowedTools`."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=128)]
+    tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=128)]
 
 
 class AllowedTools(Body):
@@ -85,15 +85,15 @@ class Message(Body):
     """A message of a conversation: asked, answered, or told by a tool."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = None
     #: Of an assistant.
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     refusal: str | None = None
     #: Of a tool: the call that it answers.
     tool_call_id: str | None = None
     # Clients send back what they got, and what they read into it; there is nothing new in these.
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    annotations: Annotated[list[Any], Field(fail_fast=True, max_length=0)] | None = None
     audio: None = None
     function_call: None = None
     parsed: Any = None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import Request
 from pydantic import Field, ValidationError
 
-from aegaeon.http.body import Body
+from aegaeon.http.body import Body, check_parts
 from aegaeon.http.errors import from_validation
 from aegaeon.http.formats import FormBody
 from aegaeon.http.messages import AllowedTools, Message, NamedTool, Tool
@@ -24,14 +24,18 @@ _MAX_STOP_LENGTH = 1024
 Label = Annotated[str, Field(max_length=64)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 StopString = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
-StopList = Annotated[list[StopString], Field(max_length=_MAX_STOP_STRINGS)]
+StopList = Annotated[list[StopString], Field(fail_fast=True, max_length=_MAX_STOP_STRINGS)]
 Count = Annotated[int, Field(ge=1, le=2**31)]
 #: Most probable tokens beside each one.
 Alternatives = Annotated[int, Field(ge=0, le=20)]
-# Fail fast: a list of a million ids must not become a million errors of the union's other members.
+# Fail fast, wherever there are lists: one of a million ids must not become a million errors, which
+# would take minutes of the event loop.
 TokenId = Annotated[int, Field(ge=0, le=2**32 - 1)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES)]
+Messages = Annotated[list[Message], Field(fail_fast=True, min_length=1)]
+Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=128)]
+Names = Annotated[list[str], Field(fail_fast=True)]
 TokenLists = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_CHOICES)]
 
 
@@ -46,9 +50,7 @@ class GenerationBody(FormBody):
 
     model: ModelName
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=_MAX_STOP_STRINGS)] | None = (
-        None
-    )
+    stop: StopString | StopList | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     #: A label of the caller's, shown with the request in logs and events.
@@ -117,13 +119,13 @@ class CompletionBody(GenerationBody):
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tools: Tools | None = None
     tool_choice: (
         Literal["auto", "none", "required"]
         | Annotated[NamedTool | AllowedTools, Field(discriminator="type")]
@@ -138,7 +140,7 @@ class ChatBody(GenerationBody):
     audio: Any = None
     functions: Any = None
     function_call: Any = None
-    modalities: list[str] | None = None
+    modalities: Names | None = None
     prediction: Any = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
@@ -158,10 +160,10 @@ class TokenizeBody(Body):
 
     model: ModelName
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tools: Tools | None = None
 
 
 class DetokenizeBody(Body):
@@ -179,7 +181,7 @@ class DeployBody(Body):
     #: Folder on the nodes; not given: that of the deployed model, or the Hugging Face cache.
     path: str | None = None
     replica_count: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    node_ids: list[str] | None = None
+    node_ids: Names | None = None
     max_model_len: Count | None = None
     dtype: DTypeName | None = None
     ttft_slo_s: float | None = None
@@ -193,7 +195,7 @@ class UndeployBody(Body):
     """POST /v1/models/undeploy."""
 
     model: ModelName
-    node_ids: list[str] | None = None
+    node_ids: Names | None = None
 
 
 B = TypeVar("B", bound=Body)
@@ -204,6 +206,7 @@ def read(kind: type[B]) -> Callable[[Request], Awaitable[B]]:
 
     async def parse(request: Request) -> B:
         content = await request.body()
+        check_parts(content)
         try:
             return kind.model_validate_json(content)
         except ValidationError as error:

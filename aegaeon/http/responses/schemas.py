@@ -9,7 +9,7 @@ from pydantic import Field
 from aegaeon.http.body import Body
 from aegaeon.http.formats import JsonObjectFormat, TextFormat
 from aegaeon.http.messages import FunctionName
-from aegaeon.http.schemas import Count, Label, ModelName
+from aegaeon.http.schemas import Count, Label, ModelName, Names
 
 
 class InputText(Body):
@@ -18,7 +18,7 @@ class InputText(Body):
     type: Literal["input_text", "output_text"]
     text: str
     # What answers have besides.
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    annotations: Annotated[list[Any], Field(fail_fast=True, max_length=0)] | None = None
     logprobs: list[Any] | None = None
     parsed: Any = None
 
@@ -28,7 +28,7 @@ class InputMessage(Body):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[InputText]
+    content: str | Annotated[list[InputText], Field(fail_fast=True)]
     # What answers have besides.
     id: str | None = None
     status: str | None = None
@@ -55,6 +55,9 @@ class InputResult(Body):
     output: str
     id: str | None = None
     status: str | None = None
+
+
+Items = Annotated[list[InputMessage | InputCall | InputResult], Field(fail_fast=True, min_length=1)]
 
 
 class SchemaFormat(Body):
@@ -98,14 +101,14 @@ class FlatAllowedTools(Body):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FlatChoice], Field(min_length=1, max_length=128)]
+    tools: Annotated[list[FlatChoice], Field(fail_fast=True, min_length=1, max_length=128)]
 
 
 class ResponsesBody(Body):
     """POST /v1/responses."""
 
     model: ModelName
-    input: str | Annotated[list[InputMessage | InputCall | InputResult], Field(min_length=1)]
+    input: str | Items
     instructions: str | None = None
     max_output_tokens: Count | None = None
     metadata: dict[str, str] | None = None
@@ -118,7 +121,7 @@ class ResponsesBody(Body):
         | Annotated[FlatChoice | FlatAllowedTools, Field(discriminator="type")]
         | None
     ) = None
-    tools: Annotated[list[FlatTool], Field(max_length=128)] | None = None
+    tools: Annotated[list[FlatTool], Field(fail_fast=True, max_length=128)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     user: Label | None = None
     #: See `ChatBody`.
@@ -126,7 +129,7 @@ class ResponsesBody(Body):
     prompt_cache_key: Label | None = None
     # Known, and refused unless they ask for what happens anyway.
     background: bool | None = None
-    include: list[str] | None = None
+    include: Names | None = None
     previous_response_id: str | None = None
     reasoning: dict[str, Any] | None = None
     service_tier: str | None = None
