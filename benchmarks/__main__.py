@@ -25,6 +25,7 @@ BENCHMARKS = {
     "live_policies": "scheduling policies side by side on small models and real daemons",
     "estimator_error": "estimated against measured times, on profiles and on a live worker",
     "sampling": "choosing the tokens of a step on a CPU, by kind of sampling",
+    "constrained_output": "decode steps of answers that keep to a JSON schema, and of free ones",
     "weight_switch": "switching between two models in the weight cache alone",
     "gpu_engine": "the whole engine on one GPU, with transformers beside it",
     "gpu_decode": "the native decoder on one GPU",

@@ -30,6 +30,7 @@ from aegaeon_worker.engine.events import (
 )
 from aegaeon_worker.engine.execution import Execution, choose_execution
 from aegaeon_worker.engine.model_spec import ModelFacts, ModelSpec
+from aegaeon_worker.sampling.parameters import SamplingParameters
 from benchmarks.service import NodeSizes
 from benchmarks.workload import Run
 
@@ -56,18 +57,24 @@ class InProcessEngine:
         self._model = ModelSpec("in-process", model_path)
         self._facts = self._load()
 
-    def generate(self, prompts: list[list[int]], new_tokens: int) -> Run:
-        """One turn with all prompts."""
+    def generate(
+        self,
+        prompts: list[list[int]],
+        new_tokens: int,
+        sampling: SamplingParameters | None = None,
+        on_step: Callable[[StepBatch], None] = lambda _: None,
+    ) -> Run:
+        """One turn with all prompts; ``on_step`` is called with each of its steps."""
         start = time.perf_counter()
         stop = StopConditions(new_tokens, new_tokens, frozenset(), self._facts.max_model_len)
         handles = [next(self._numbers) for _ in prompts]
         sequences = [
-            SequenceSpec(handle, self._model.name, prompt, [], stop)
+            SequenceSpec(handle, self._model.name, prompt, [], stop, sampling=sampling)
             for handle, prompt in zip(handles, prompts, strict=True)
         ]
         self._parts.thread.submit(AddSequences(sequences))
         self._parts.thread.submit(QueueTurn(next(self._numbers), self._model.name, handles, 0))
-        tokens = self._collect(handles)
+        tokens = self._collect(handles, on_step)
         return Run(time.perf_counter() - start, [tokens[handle] for handle in handles])
 
     def close(self) -> None:
@@ -75,11 +82,14 @@ class InProcessEngine:
         self._parts.close()
         self._folder.cleanup()
 
-    def _collect(self, handles: list[int]) -> dict[int, list[int]]:
+    def _collect(
+        self, handles: list[int], on_step: Callable[[StepBatch], None]
+    ) -> dict[int, list[int]]:
         tokens: dict[int, list[int]] = {handle: [] for handle in handles}
         while True:
             match self._events.get(timeout=_TIMEOUT_S):
                 case StepBatch() as step:
+                    on_step(step)
                     for handle, token in zip(step.handles, step.token_ids, strict=True):
                         tokens[handle].append(token)
                 case SequenceFailed() as failed:
