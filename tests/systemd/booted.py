@@ -25,6 +25,8 @@ _SCHEDULER, _GATEWAY, _WORKER = (
     "aegaeon-gateway.service",
     "aegaeon-worker@0.service",
 )
+#: Where another release is installed beside the first one.
+_NEXT = "/opt/aegaeon-next"
 _SERVICES = (_SCHEDULER, _GATEWAY, _WORKER)
 
 
@@ -98,11 +100,17 @@ def the_watchdog_restarts_a_scheduler_that_hangs(it: Installed) -> None:
     assert "atchdog timeout" in it.log(_SCHEDULER)
 
 
-def a_drained_worker_is_restarted_without_an_error(it: Installed) -> None:
-    before = it.pid(_WORKER)
-    it.aegaeon("drain", "--address", it.ADDRESS, it.NODE, "--worker", "0")
+def another_release_takes_the_place_of_one_daemon_by_daemon(it: Installed) -> None:
+    it.install(_NEXT)
+    asked = it.ask(_TOKENS)
+    asked.begun()
+    assert not any(it.runs_in(unit, _NEXT) for unit in _SERVICES)
     it.machine.run("systemctl", "restart", _WORKER)
-    assert it.pid(_WORKER) != before
+    it.machine.run("systemctl", "restart", _SCHEDULER)
+    assert asked.tokens() == it.expected
+    it.aegaeon("drain", "--address", it.ADDRESS, it.NODE, "--worker", "0")
+    it.machine.run("systemctl", "restart", _WORKER, _GATEWAY)
+    assert all(it.runs_in(unit, _NEXT) for unit in _SERVICES)
     assert it.ask(_TOKENS).tokens() == it.expected
 
 
@@ -142,7 +150,7 @@ CHECKS: tuple[Callable[[Installed], None], ...] = (
     a_request_survives_a_killed_worker,
     a_request_survives_a_killed_scheduler,
     the_watchdog_restarts_a_scheduler_that_hangs,
-    a_drained_worker_is_restarted_without_an_error,
+    another_release_takes_the_place_of_one_daemon_by_daemon,
     everything_is_restarted_amid_a_request,
     nothing_is_left_after_a_stop,
     a_start_finds_models_and_weights_again,

@@ -14,7 +14,6 @@ from tests.repo.checkout import build_wheel
 from tests.systemd.machine import Machine
 
 _PYTHON = f"/opt/python/bin/python{sysconfig.get_python_version()}"
-_BIN = "/opt/aegaeon/bin"
 _FETCH = """
 import sys, urllib.request
 body = sys.argv[2].encode() or None
@@ -64,20 +63,27 @@ class Installed:
         #: Tokens of an undisturbed request.
         self.expected: list[int] = []
         shared = machine.shared
-        wheel = build_wheel(shared / "source", shared / "dist")
+        self._wheel = build_wheel(shared / "source", shared / "dist").name
+        self._folder = ""
         text_model(self.MODEL, shared)
         shutil.copy(Path(__file__).with_name("ask.py"), shared)
         machine.run("chmod", "-R", "a+rX", "/srv/shared")
-        machine.run(_PYTHON, "-m", "venv", "/opt/aegaeon")
-        wheel_inside = f"/srv/shared/dist/{wheel.name}"
-        machine.run(f"{_BIN}/pip", "install", "--quiet", "--no-index", "--no-deps", wheel_inside)
-        # Dependencies are those of the development environment: they are gigabytes.
-        site = f"/opt/aegaeon/lib/python{sysconfig.get_python_version()}/site-packages"
-        machine.run("sh", "-c", f"echo /opt/packages > {site}/dependencies.pth")
-        machine.run(f"{_BIN}/aegaeon", "install-service")
-        machine.run("systemd-sysusers")
-        machine.run("systemctl", "daemon-reload")
+        self.install("/opt/aegaeon")
         machine.run("sh", "-c", f"printf '%s' '{_WORKER_ENV}' > /etc/aegaeon/worker.env")
+
+    def install(self, folder: str) -> None:
+        """Make an environment with the package, and units that run what is there."""
+        run = self.machine.run
+        self._folder = folder
+        run(_PYTHON, "-m", "venv", folder)
+        pip = (self._program("pip"), "install", "--quiet", "--no-index", "--no-deps")
+        run(*pip, f"/srv/shared/dist/{self._wheel}")
+        # Dependencies are those of the development environment: they are gigabytes.
+        site = f"{folder}/lib/python{sysconfig.get_python_version()}/site-packages"
+        run("sh", "-c", f"echo /opt/packages > {site}/dependencies.pth")
+        run(self._program("aegaeon"), "install-service")
+        run("systemd-sysusers")
+        run("systemctl", "daemon-reload")
 
     def enable(self, *units: str) -> None:
         """As the documentation says; returns when all of them are ready."""
@@ -85,7 +91,7 @@ class Installed:
 
     def aegaeon(self, *arguments: str) -> str:
         """A command, as the user of the services."""
-        return self.machine.run(f"{_BIN}/aegaeon", *arguments, user="aegaeon")
+        return self.machine.run(self._program("aegaeon"), *arguments, user="aegaeon")
 
     def deploy(self) -> None:
         """Serve the model."""
@@ -101,18 +107,23 @@ class Installed:
         """What the gateway answers."""
         text = "" if body is None else json.dumps(body)
         answer: dict[str, Any] = json.loads(
-            self.machine.run(f"{_BIN}/python", "-c", _FETCH, path, text)
+            self.machine.run(self._program("python"), "-c", _FETCH, path, text)
         )
         return answer
 
     def ask(self, new_tokens: int) -> Asked:
         """Send a request over gRPC."""
-        program = [f"{_BIN}/python", "/srv/shared/ask.py", self.ADDRESS, self.MODEL]
+        program = [self._program("python"), "/srv/shared/ask.py", self.ADDRESS, self.MODEL]
         return Asked(self.machine.start(*program, str(new_tokens), user="aegaeon"))
 
     def pid(self, unit: str) -> int:
         """Of its daemon, inside; 0 while there is none."""
         return int(self.machine.shown(unit, "MainPID"))
+
+    def runs_in(self, unit: str, folder: str) -> bool:
+        """Whether its daemon is that of an environment."""
+        command = self.machine.run("cat", f"/proc/{self.pid(unit)}/cmdline").split("\0")
+        return any(word.startswith(f"{folder}/bin/") for word in command)
 
     def stopped(self, unit: str) -> bool:
         """Whether nothing of it runs any more."""
@@ -127,3 +138,6 @@ class Installed:
     def log(self, unit: str) -> str:
         """Its lines in the journal."""
         return self.machine.journal(f"--unit={unit}", "--lines=60")
+
+    def _program(self, name: str) -> str:
+        return f"{self._folder}/bin/{name}"
