@@ -23,6 +23,9 @@ from aegaeon.http.errors import INVALID
 MAX_HEAD_BYTES = 64 * 1024
 #: Bodies may come as slowly as this; what is slower has only its first time.
 MIN_BODY_BYTES_PER_S = 16 * 1024
+#: Of what waits for a caller, in the time that it has for it: as much as there is between the marks
+#: at which a transport asks for no more and for more.
+MIN_BYTES_TAKEN = 48 * 1024
 #: A body that has been answered already is read on up to this size, since clients send it to its
 #: end before they read the answer.
 MAX_IGNORED_BYTES = 256 * 1024 * 1024
@@ -64,6 +67,8 @@ class Connection(HttpToolsProtocol):
         self._served: RequestResponseCycle | None = None
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
+        #: Bytes that waited to be taken when its time began.
+        self._unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a request, if there is a place for one more caller."""
@@ -164,7 +169,7 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The caller takes nothing for the moment."""
         super().pause_writing()
-        self._write_within(self._times.write_timeout_s)
+        self._expect_reader()
 
     def resume_writing(self) -> None:
         """It does again."""
@@ -222,11 +227,17 @@ class Connection(HttpToolsProtocol):
             self._reading.cancel()
             self._reading = None
 
-    def _write_within(self, seconds: float) -> None:
+    def _expect_reader(self) -> None:
         if self._writing is None:
+            self._unsent = self.transport.get_write_buffer_size()
+            seconds = self._times.write_timeout_s
             self._writing = self.loop.call_later(seconds, self._nobody_reads)
 
     def _nobody_reads(self) -> None:
+        self._writing = None
+        if self._unsent - self.transport.get_write_buffer_size() >= MIN_BYTES_TAKEN:
+            self._expect_reader()
+            return
         self._limits.metrics.on_cut("write_timeout")
         self.transport.abort()
 
@@ -255,7 +266,7 @@ class Connection(HttpToolsProtocol):
         """Close, also where the caller does not take what waits for it."""
         self._stop_reading_clock()
         self.transport.close()
-        self._write_within(self._times.write_timeout_s)
+        self._expect_reader()
 
 
 def _answer(status: int, code: str, text: str, kind: str) -> bytes:

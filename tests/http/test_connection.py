@@ -12,7 +12,12 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from aegaeon.http.connection import MAX_HEAD_BYTES, MIN_BODY_BYTES_PER_S, Connection
+from aegaeon.http.connection import (
+    MAX_HEAD_BYTES,
+    MIN_BODY_BYTES_PER_S,
+    MIN_BYTES_TAKEN,
+    Connection,
+)
 from aegaeon.http.connection_limits import ConnectionLimits, shared_limits
 from aegaeon.http.metrics import GatewayMetrics
 
@@ -65,8 +70,12 @@ class Written(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.data = b""
+        self.waiting = 0
         self.ended = asyncio.Event()
         self.aborted = asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.data += bytes(data)
@@ -231,6 +240,19 @@ async def test_a_caller_that_takes_something_in_time_is_not_dropped() -> None:
     protocol.resume_writing()
     await asyncio.sleep(0.02)
     assert not transport.aborted.is_set()
+    protocol.connection_lost(None)
+
+
+async def test_who_takes_a_long_answer_slowly_is_waited_for_while_it_does() -> None:
+    protocol, transport = made(write_timeout_s=0.01), Written()
+    protocol.connection_made(transport)
+    transport.waiting = 100 * MIN_BYTES_TAKEN
+    protocol.pause_writing()
+    transport.waiting -= MIN_BYTES_TAKEN
+    await asyncio.sleep(0.015)  # timers end in the order of their times, however late
+    assert not transport.aborted.is_set()
+    transport.waiting -= MIN_BYTES_TAKEN - 1
+    await asyncio.wait_for(transport.aborted.wait(), _WAIT_S)
     protocol.connection_lost(None)
 
 
