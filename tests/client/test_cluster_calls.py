@@ -24,7 +24,7 @@ def test_the_topology_and_the_cached_models_are_applied(stub: RunningStub, tmp_p
     [topology] = stub.state.topologies
     assert [(node.node_id, node.num_engines) for node in topology.nodes] == [("a", 2), ("b", 1)]
     assert topology.placement_policy == cluster_pb2.PLACEMENT_POLICY_ROUND_ROBIN
-    assert topology.routing_policy == cluster_pb2.ROUTING_POLICY_LEAST_OUTSTANDING
+    assert topology.routing_policy == cluster_pb2.ROUTING_POLICY_UNSPECIFIED, "the scheduler's own"
     [deploy] = stub.state.deployed
     assert list(deploy.node_ids) == ["a"]
     assert (deploy.spec.name, deploy.spec.path, deploy.spec.max_model_len) == (

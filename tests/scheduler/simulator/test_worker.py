@@ -22,7 +22,8 @@ def add(
 ) -> None:
     stop = StopConditions(count, 0, (), (), True, 1 << 20)
     generated = (0,) if kv else ()
-    subject.take(commands.AddSequence(1, handle, model, bytes(100), generated, stop, kv), 0)
+    prompt = range(100 * handle, 100 * handle + 100)  # nothing in common with others
+    subject.take(commands.AddSequence(1, handle, model, prompt, generated, stop, kv), 0)
 
 
 def run(subject: SimulatedWorker, until_turns_end: int = 1) -> list[tuple[int, events.Event]]:
