@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
+from aegaeon_worker.engine.compiling import compile_steps
 from aegaeon_worker.engine.execution import Execution
 from aegaeon_worker.engine.prefill_pace import StepLimits
+from aegaeon_worker.models.interface import ServedModel
 
 #: A pass over a prompt gains nothing from more tokens; as many take about 0.2 s with eight billion
 #: parameters on an H200. Beside decoding sequences, 512 are what keeps the matrix units busy.
@@ -84,7 +87,16 @@ class CudaGraphs:
 
 def cuda_execution(device: torch.device) -> Execution:
     """One step ahead, decode steps as graphs."""
-    return Execution(1, LIMITS, CudaWatch, CudaGraphs(device))
+    compile_here = partial(compile_on, device)
+    return Execution(1, LIMITS, CudaWatch, CudaGraphs(device), compile_here)
+
+
+def compile_on(
+    device: torch.device, served: ServedModel, max_batch: int, stopped: Callable[[], bool]
+) -> None:
+    """See ``CompileSteps``."""
+    with torch.cuda.device(device):
+        compile_steps(served, LIMITS, max_batch, stopped)
 
 
 @contextmanager

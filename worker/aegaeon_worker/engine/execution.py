@@ -11,6 +11,7 @@ import torch
 
 from aegaeon_worker.device.interface import Device
 from aegaeon_worker.engine.prefill_pace import StepLimits
+from aegaeon_worker.models.interface import ServedModel
 
 
 class Watch(Protocol):
@@ -44,6 +45,11 @@ class GraphRecorder(Protocol):
         """
 
 
+CompileSteps = Callable[[ServedModel, int, Callable[[], bool]], None]
+"""Compiles what a model's steps launch, in batches of so many at most, unless told to stop; on any
+thread, and without the device."""
+
+
 @dataclass(frozen=True)
 class Execution:
     """One engine's way to run steps."""
@@ -55,6 +61,8 @@ class Execution:
     watch: Callable[[], Watch]
     recorder: GraphRecorder | None
     """None: every step is launched kernel by kernel."""
+    compile_steps: CompileSteps | None = None
+    """None where nothing is compiled."""
 
 
 class HostWatch:

@@ -98,6 +98,8 @@ class ModelTable:
         self._device = device
         self._memory = memory
         self._packers = packers
+        #: Not those, so that no model waits for the kernels of another.
+        self._compilers = Packers("compiler")
         self._post = post
         self._execution = execution
         self._max_batch_sequences = max_batch_sequences
@@ -145,6 +147,8 @@ class ModelTable:
         pace = PrefillPace(self._execution.limits, outcome.served.vocab_size)
         self._installed[name] = InstalledModel(loaded, outcome.served, model, decode, pace)
         publish(ModelLoaded(loaded, outcome.reused, prepared.load_time_ns))
+        if self._execution.compile_steps is not None:
+            self._compilers.submit(self._compile, name, outcome.served)
 
     def unload(self, name: str, publish: Publish) -> None:
         """Give a model's memory back; its sequences must have ended."""
@@ -155,6 +159,7 @@ class ModelTable:
 
     def close(self) -> None:
         """Unload everything without a word."""
+        self._compilers.close()
         for name in list(self._installed):
             self.unload(name, lambda event: None)
 
@@ -200,3 +205,12 @@ class ModelTable:
             logger.exception("%s: loading failed", spec.name)
             outcome = EngineError(f"{spec.name}: loading failed: {type(error).__name__}: {error}")
         self._post(Prepared(spec, outcome, time.perf_counter_ns() - began))
+
+    def _compile(self, name: str, served: ServedModel) -> None:
+        """On the compiler's thread, while the model can run already."""
+        assert self._execution.compile_steps is not None
+        try:
+            batch = self._max_batch_sequences
+            self._execution.compile_steps(served, batch, lambda: self._compilers.closed)
+        except Exception:  # of the compiler: a step will meet it again, and answer for it
+            logger.warning("%s: kernels are not compiled beforehand", name, exc_info=True)

@@ -1,4 +1,4 @@
-"""Threads that read and pack checkpoints."""
+"""Threads that read and pack checkpoints, or compile kernels."""
 
 from __future__ import annotations
 
@@ -15,16 +15,23 @@ class Packers:
     as well, which made a decode step a third slower.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "packer") -> None:
+        """``name`` is that of the threads."""
+        self._name = name
         self._one_at_a_time = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether a job under way has to end as soon as it can."""
+        return self._closed
 
     def submit(self, job: Callable[..., None], *arguments: object) -> None:
         """Run ``job(*arguments)`` once the jobs before it are done. From one thread only."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         run = partial(self._run, partial(job, *arguments))
-        thread = threading.Thread(target=run, name="packer", daemon=True)
+        thread = threading.Thread(target=run, name=self._name, daemon=True)
         self._threads.append(thread)
         thread.start()
 

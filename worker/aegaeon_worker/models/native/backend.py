@@ -63,8 +63,8 @@ class Backend(Protocol):
 
 
 def choose_backend(device: torch.device, plan: AttentionPlan, dtype: torch.dtype) -> Backend:
-    """The kernels on CUDA, PyTorch elsewhere."""
-    if device.type == "cuda":
+    """The kernels on CUDA, PyTorch elsewhere; without storage the kernels, to compile them."""
+    if device.type in ("cuda", "meta"):
         # Triton is installed with PyTorch for CUDA only.
         from aegaeon_worker.models.native.triton_backend import TritonBackend
 

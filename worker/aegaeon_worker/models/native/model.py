@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
@@ -57,6 +58,35 @@ class NativeModel:
     def use_gate(self, gate: StageGate) -> None:
         """See ``ServedModel``."""
         self._gate = gate
+
+    def outline(self) -> NativeModel | None:
+        """A model whose passes launch what this one's do, over tensors without storage.
+
+        It has layers of every kind, and two at least. None for one of several ranks, whose passes
+        also speak to the others.
+        """
+        if self._collectives.ranks.size > 1:
+            return None
+        plan, windows = self._plan, self._plan.attention.windows
+        count = max(2, *(windows.index(window) + 1 for window in set(windows)))
+        embeddings, *layers, head = plan.stages
+        plan = replace(
+            plan,
+            stages=(embeddings, *layers[:count], head),
+            attention=replace(plan.attention, windows=windows[:count]),
+        )
+        outline = NativeModel(
+            plan,
+            LinearPacking({}),
+            self._collectives,
+            dtype=self.kv_shape.dtype,
+            max_model_len=self.max_model_len,
+            kv_pieces=1,
+        )
+        specs = [slot.spec for slot in outline.layout.slots()]
+        outline.bind({s.name: torch.empty(s.shape, dtype=s.dtype, device="meta") for s in specs})
+        outline.kv_shape = self.kv_shape
+        return outline
 
     @property
     def decode_step(self) -> DecodeStep | None:
