@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import grpc
 import pytest
@@ -12,6 +13,10 @@ import pytest
 from aegaeon.errors import ErrorReason
 from aegaeon.rpc.status import from_rpc_error
 from aegaeon.v1 import cluster_pb2, inference_pb2, model_pb2
+from aegaeon_scheduler.core.cluster import Cluster
+from aegaeon_scheduler.core.config import CoreConfig
+from aegaeon_scheduler.core.engine import Engine
+from aegaeon_scheduler.service.rejoining import Rejoining
 from tests.scheduler.conftest import Harness, Start, until
 from tests.scheduler.requests import generate_request, submit
 from tests.scheduler.stub_model import answer
@@ -173,3 +178,23 @@ async def test_who_waits_is_told_when_the_scheduler_stops(again: Harness) -> Non
     ]
     await again.server.stop()
     assert [await reason(call) for call in calls] == [ErrorReason.SHUTTING_DOWN] * len(calls)
+
+
+@pytest.mark.parametrize(("ready_after", "parts"), [(0, 8), (10, 10), (1000, 16)])
+async def test_a_worker_that_has_registered_is_given_time_to_be_dialled(
+    monkeypatch: pytest.MonkeyPatch, ready_after: int, parts: int
+) -> None:
+    state = Cluster(CoreConfig()).state
+    fake = SimpleNamespace(ready=not ready_after)
+    state.engines[1] = cast(Engine, fake)
+    slept: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+        fake.ready = len(slept) >= ready_after
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    rejoining = Rejoining(state, 8_000_000_000)
+    rejoining.begin()
+    await rejoining.until_all_known()
+    assert slept == [1.0] * parts

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from aegaeon.errors import RequestTimeoutError, UnavailableError
 from aegaeon_scheduler.core.admission import takes_requests
-from aegaeon_scheduler.core.notices import Notice, ReplicaChanged, WorkerChanged
+from aegaeon_scheduler.core.notices import Notice, ReplicaChanged
 from aegaeon_scheduler.core.queue_limits import check_room
 from aegaeon_scheduler.core.state import State
 from aegaeon_scheduler.core.values import GenerationRequest
@@ -31,12 +31,17 @@ class Rejoining:
         self._over = not window_ns
         self._declared = False
         self._refusal: UnavailableError | None = None
-        self._changed = asyncio.Event()
+        #: Who waits, by the model that may come; those that wait for something else under "".
+        self._waiters: dict[str, set[asyncio.Future[None]]] = {}
         self._timer: asyncio.Task[None] | None = None
-        #: Callers that wait, and of those, requests with their tokens.
-        self.waiting = 0
+        #: Requests that wait, and their tokens.
         self._requests = 0
         self._tokens = 0
+
+    @property
+    def waiting(self) -> int:
+        """Callers that wait."""
+        return sum(map(len, self._waiters.values()))
 
     def begin(self) -> None:
         """The scheduler can be reached from now on."""
@@ -46,7 +51,8 @@ class Rejoining:
     def end(self) -> None:
         """Nobody is expected any more."""
         self._over = True
-        self._wake()
+        for name in self._waiters:
+            self._wake(name)
 
     def close(self, refusal: UnavailableError) -> None:
         """Give up, and tell everybody who waits."""
@@ -57,13 +63,13 @@ class Rejoining:
 
     def on_notice(self, notice: Notice) -> None:
         """Something has become known."""
-        if isinstance(notice, WorkerChanged | ReplicaChanged):
-            self._wake()
+        if isinstance(notice, ReplicaChanged):
+            self._wake(notice.model)
 
     def topology_declared(self) -> None:
         """A client has named all nodes that take replicas, and their workers are here."""
         self._declared = True
-        self._wake()
+        self._wake("")
 
     async def until_known(self, model: str) -> None:
         """Wait for a model with its facts, or for the end of the window. Raises UnavailableError
@@ -74,7 +80,8 @@ class Rejoining:
                 any(self._state.replicas(model))
                 and (known := models.get(model)) is not None
                 and known.facts is not None
-            )
+            ),
+            model,
         )
 
     async def until_all_known(self) -> None:
@@ -102,7 +109,7 @@ class Rejoining:
         self._tokens += tokens
         try:
             async with asyncio.timeout(request.timeout_ns / 1e9 if request.timeout_ns else None):
-                await self._wait(lambda: not self.may_bring(request))
+                await self._wait(lambda: not self.may_bring(request), request.model)
         except TimeoutError:
             raise RequestTimeoutError(
                 f"the request's deadline has passed, and no worker has come with model "
@@ -116,13 +123,17 @@ class Rejoining:
         spent_ns = time.monotonic_ns() - start_ns
         return replace(request, timeout_ns=max(request.timeout_ns - spent_ns, 1))
 
-    async def _wait(self, enough: Callable[[], bool]) -> None:
-        self.waiting += 1
-        try:
-            while not (self._over or enough()):
-                await self._changed.wait()
-        finally:
-            self.waiting -= 1
+    async def _wait(self, enough: Callable[[], bool], model: str = "") -> None:
+        while not (self._over or enough()):
+            waiter = asyncio.get_running_loop().create_future()
+            waiters = self._waiters.setdefault(model, set())
+            waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                waiters.discard(waiter)
+                if not waiters and self._waiters.get(model) is waiters:
+                    del self._waiters[model]
         if self._refusal is not None:
             raise self._refusal
 
@@ -136,6 +147,7 @@ class Rejoining:
             await asyncio.sleep(self._window_s / _PARTS)
         self.end()
 
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _wake(self, name: str) -> None:
+        for waiter in self._waiters.get(name, ()):
+            if not waiter.done():
+                waiter.set_result(None)
