@@ -59,6 +59,30 @@ def test_a_file_that_cannot_be_understood_is_put_aside(tmp_path: Path) -> None:
         assert not path.exists()
 
 
+def test_a_later_release_s_file_costs_only_models_that_would_be_served_otherwise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an upgrade that is taken back."""
+    data = json.loads(encode(KNOWN))
+    new, served = data["models"]
+    new["spec"]["squeezed"] = True
+    served["facts"]["layers"], served["device"]["cores"] = 32, 132
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(data))
+    known = StateFile(path, Cluster(CoreConfig()).state).load()
+    assert known == SavedCluster(KNOWN.topology, KNOWN.models[1:])
+    assert "model 'new' was deployed by a later release with squeezed" in caplog.text
+    assert path.exists()
+
+
+def test_only_options_that_are_set_are_written() -> None:
+    specs = [model["spec"] for model in json.loads(encode(KNOWN))["models"]]
+    assert specs == [
+        {"name": "new", "path": "/new", "dtype": DataType.FLOAT16},
+        {"name": "served", "path": "/served", "dtype": 0, "tool_parser": "qwen3_coder"},
+    ]
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="--state-file"):

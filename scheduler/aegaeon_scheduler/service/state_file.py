@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import os
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from aegaeon_scheduler.core.values import (
 _log = logging.getLogger(__name__)
 
 _VERSION = 1
+#: Of options of models that are not set.
+_DEFAULTS = {one.name: one.default for one in fields(ModelSpec) if one.default is not MISSING}
 #: What reading a file leads to that no scheduler wrote.
 NONSENSE = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 #: Changes within this time are written together, in seconds.
@@ -113,8 +115,15 @@ class StateFile:
 
 
 def encode(known: SavedCluster) -> str:
-    """As JSON text, which the release before understands as well."""
+    """As JSON text, which the release before understands as well.
+
+    Options of models are there only where they are set: one that the reader does not know says that
+    it cannot serve that model as it was deployed.
+    """
     data = {"version": _VERSION, **asdict(known)}
+    for model in data["models"]:
+        spec = model["spec"]
+        model["spec"] = {k: v for k, v in spec.items() if k == "dtype" or v != _DEFAULTS.get(k)}
     topology = data["topology"]
     if topology is not None and topology["routing"] is RoutingPolicy.PREFIX_AWARE:
         topology |= {"routing": RoutingPolicy.LEAST_OUTSTANDING, "prefix_aware": True}
@@ -127,9 +136,10 @@ def decode(text: str) -> SavedCluster:
     if not isinstance(data, dict) or data["version"] != _VERSION:
         raise ValueError("it is of another version")
     topology = data["topology"]
+    models = [_model(model) for model in data["models"]]
     return SavedCluster(
         None if topology is None else _topology(topology),
-        tuple(_model(model) for model in data["models"]),
+        tuple(model for model in models if model is not None),
     )
 
 
@@ -142,14 +152,36 @@ def _topology(data: dict[str, Any]) -> SavedTopology:
     )
 
 
-def _model(data: dict[str, Any]) -> SavedModel:
-    spec = ModelSpec(**{**data["spec"], "dtype": DataType(data["spec"]["dtype"])})
+def _model(data: dict[str, Any]) -> SavedModel | None:
+    """A model; None where it has options of a later release, and would be served otherwise."""
+    named = data["spec"]
+    unknown = sorted({*named} - _names(ModelSpec))
+    if unknown:
+        _log.error(
+            "model %r was deployed by a later release with %s, which this one does not know: it is "
+            "not served until it is deployed again",
+            named["name"],
+            ", ".join(unknown),
+        )
+        return None
+    spec = ModelSpec(**{**named, "dtype": DataType(named["dtype"])})
     facts, device = data["facts"], data["device"]
     if facts is not None:
-        facts = ModelFacts(**{**facts, "eos_token_ids": tuple(facts["eos_token_ids"])})
+        facts = ModelFacts(
+            **{**_known(ModelFacts, facts), "eos_token_ids": tuple(facts["eos_token_ids"])}
+        )
     if device is not None:
-        device = DeviceFacts(**device)
+        device = DeviceFacts(**_known(DeviceFacts, device))
     return SavedModel(spec, facts, device, tuple(data["node_ids"]))
+
+
+def _names(kind: type[Any]) -> set[str]:
+    return {one.name for one in fields(kind)}
+
+
+def _known(kind: type[Any], data: dict[str, Any]) -> dict[str, Any]:
+    """Without what a later release has found out besides; workers tell all of it anew."""
+    return {name: value for name, value in data.items() if name in _names(kind)}
 
 
 def _replace(path: Path, text: str) -> None:
