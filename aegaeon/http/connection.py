@@ -10,6 +10,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -17,6 +18,7 @@ from uvicorn.server import ServerState
 
 from aegaeon.http.connection_limits import SharedLimits
 from aegaeon.http.errors import INVALID
+from aegaeon.http.upgrades import head_of_rest, parser_of_rest
 
 #: Of a request line with its headers, or of whatever else is sent at once and is no body. What
 #: comes in one read, up to 256 KiB, is taken in any case.
@@ -99,13 +101,27 @@ class Connection(HttpToolsProtocol):
             # Line breaks ahead of a request are none, and time runs all the same.
             self._read_within(self._times.head_timeout_s, self._head_is_late)
         before = self._understood
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         self._puzzling = self._puzzling + len(data) if self._understood == before else 0
         if self._puzzling > MAX_HEAD_BYTES and not self.transport.is_closing():
             text = (
                 f"the request has {MAX_HEAD_BYTES} bytes of headers, or between parts of its body"
             )
             self._refuse(431, "headers_too_large", text, "head_size")
+
+    def _parse(self, data: bytes) -> None:
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                head = head_of_rest(self.scope["method"].encode(), self.headers)
+                data = head + data[offer.args[0] :]
+                self.parser = parser_of_rest(self)
+            except httptools.HttpParserError:
+                self.send_400_response("")
+                return
 
     def on_message_begin(self) -> None:
         """A head begins."""
@@ -139,6 +155,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """It is over."""
+        if self.parser.should_upgrade():  # as far as httptools knows
+            return
         self._at = _At.ANSWER
         self._stop_reading_clock()
         super().on_message_complete()

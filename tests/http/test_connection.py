@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -305,6 +306,26 @@ async def test_what_is_no_http_or_could_be_read_in_two_ways_is_refused(sent: byt
         writer.write(sent)
         data = await read(reader)
     assert refusal(data) == (400, "invalid_http")
+
+
+OFFER = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 50, 10_000])
+async def test_offers_of_other_protocols_are_passed_over(size: int) -> None:
+    """As Java's client and curl make them; the bodies are there, however the text is cut."""
+    sent = b"POST / HTTP/1.1\r\nhost: x\r\n" + OFFER + b"content-length: 5\r\n\r\nabcde"
+    sent += b"GET / HTTP/1.1\r\nhost: x\r\n" + OFFER + b"\r\n"
+    sent += b"POST / HTTP/1.1\r\nhost: x\r\n" + OFFER + b"transfer-encoding: chunked\r\n\r\n"
+    sent += b"3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n"
+    sent += HEAD + b"connection: close\r\n\r\n"
+    async with connected() as (reader, writer):
+        for start in range(0, len(sent), size):
+            writer.write(sent[start : start + size])
+            await writer.drain()
+        data = await read(reader)
+    assert data.count(b"HTTP/1.1 200 OK") == 4
+    assert re.findall(rb"1\r\n(\d)\r\n0\r\n", data) == [b"5", b"0", b"7", b"0"]
 
 
 async def test_garbage_behind_a_request_is_not_answered_within_its_answer() -> None:
