@@ -191,6 +191,22 @@ def test_one_engine_alone_is_not_remembered() -> None:
     assert len(world.cluster.state.prefixes) == 0
 
 
+def test_what_the_last_engine_does_is_remembered_for_when_others_are_back(
+    world: FakeClusterDriver,
+) -> None:
+    kept, *lost = list(world.workers.values())
+    for worker in lost:
+        world.lose(worker)
+    turns = [serve(world, ask(number)) for number in range(4)]
+    for worker in lost:
+        world.add_worker(worker.identity.node_id, batch=64)
+    world.settle()
+    for turn in turns:
+        again = serve(world, follow_up(turn))
+        assert (where(world, again), again.expected_cached) == (f"{kept.identity.node_id}/0", 208)
+    assert world.cluster.state.statistics.prefix_followed.total() > 0
+
+
 def test_a_lost_engine_is_forgotten_and_its_successor_keeps_nothing(
     world: FakeClusterDriver,
 ) -> None:

@@ -28,7 +28,8 @@ def prefer(state: State, sequence: Sequence, usual: Engine, engines: Items[Engin
     who has many more requests, however much it keeps.
     """
     model = state.models[sequence.model]
-    model.several |= len(engines) > 1
+    # Also while the others are being loaded, or loaded again.
+    model.several |= len(engines) > 1 or len(state.homes.get(sequence.model, ())) > 1
     if not model.several or _chain(model, sequence) is None:
         return usual
     kept = {engine.epoch: _kept_tokens(state, engine, sequence) for engine in engines}

@@ -49,7 +49,7 @@ class Model:
     requests: int = 0
     tokens: int = 0
     operations: deque[Operation] = field(default_factory=deque)
-    #: There has been a choice of engines, and will be again once those that are lost are back.
+    #: There has been a choice of engines, or is to be: what they keep is worth remembering.
     several: bool = False
     pace: Pace = field(default_factory=Pace)
 
