@@ -166,7 +166,6 @@ def test_an_older_worker_is_never_asked_for_what_it_ignores(
     older: OlderRelease,
     expected: dict[str, list[int]],
 ) -> None:
-    """Alone it is named in the refusal; beside one of this release that one has these requests."""
     specs = tiny_models[1:3]
     scheduler = daemons.scheduler()
     daemons.worker(scheduler.address, prefix=older.prefix).wait_ready()
@@ -174,7 +173,23 @@ def test_an_older_worker_is_never_asked_for_what_it_ignores(
         asked = newer_requests(specs[0])
         check_refused(service, asked, {"workers": "node_0/0"})
         check_answers(service, older, expected)
-        daemons.worker(scheduler.address, worker_index=1).wait_ready()
+
+
+def test_beside_an_older_worker_one_that_knows_it_answers(
+    daemons: Daemons,
+    tiny_models: list[ModelSpec],
+    older: OlderRelease,
+    expected: dict[str, list[int]],
+) -> None:
+    specs = tiny_models[1:3]
+    scheduler = daemons.scheduler()
+    workers = [
+        daemons.worker(scheduler.address, prefix=older.prefix),
+        daemons.worker(scheduler.address, worker_index=1),
+    ]
+    for worker in workers:
+        worker.wait_ready()
+    with LLMService([tiny_node(specs, num_engines=2)], address=scheduler.address) as service:
         until(lambda: scored(service, specs[0]) is not None, START_S)
         for _ in range(4):
             told = scored(service, specs[0])
