@@ -35,7 +35,7 @@ from benchmarks.machine import describe_command, describe_machine
 from benchmarks.report import Figure, Report, Target
 
 _NBYTES = KV_8B.blocks_for(TOKENS) * KV_8B.block_nbytes
-_ROUNDS = 8
+_ROUNDS, _DELAYS = 8, 3
 _BARE = "bare copies of whole runs"
 #: Programs and warps of each: the first that reaches the link costs steps least.
 _SHAPES = ((16, 4), (32, 4), (64, 4), (128, 4), (264, 4), (32, 8), (64, 8), (132, 8))
@@ -242,7 +242,7 @@ def _delays(
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     for name, way in ways.items():
         longest = []
-        for _ in range(_ROUNDS):
+        for _ in range(_DELAYS):
             steps.run()
             with torch.cuda.stream(stream):
                 way()
@@ -266,10 +266,9 @@ def _beside_steps(reader: Reader) -> list[Figure]:
             steps.run()
         start = time.perf_counter()
         pull = reader.begin(sequence, place)
-        landed = False
-        while not landed:
+        while not pull.landed:
             beside.append(steps.run())
-            landed = reader.go_on(pull, wait=False)
+            reader.go_on(pull, wait=False)
         whole.append((time.perf_counter() - start) * 1e3)
         steps.stop()
         reader.end(sequence)
