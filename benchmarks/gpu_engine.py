@@ -31,6 +31,7 @@ from benchmarks.report import Figure, Report, Target
 
 _TESTS = (
     "tests/worker/kernels",
+    "tests/worker/sampling",
     "tests/worker/engine/test_on_gpu.py",
     "tests/worker/engine/test_one_ahead.py",
     "tests/worker/engine/test_turns.py",

@@ -88,6 +88,9 @@ def test_steps_launch_nothing_that_was_not_compiled(tmp_path: Path, family: str)
             decode(runner, size)
     assert launched
     assert launched <= compiled
+    sampling = ("_penalize_kernel", "_chunk_kernel", "_floors_kernel", "_draw_kernel")
+    names = {kind.split()[0] for kind in compiled}
+    assert names >= set(sampling)
 
 
 def decode(runner: PagedRunner, size: int) -> None:

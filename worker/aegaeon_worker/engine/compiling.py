@@ -13,6 +13,10 @@ from aegaeon_worker.engine.prefill_pace import StepLimits
 from aegaeon_worker.kv.shape import KvShape
 from aegaeon_worker.models.interface import DecodeRows, ServedModel, StepInput
 from aegaeon_worker.models.native.model import NativeModel
+from aegaeon_worker.sampling.adjustments import penalize_counted
+from aegaeon_worker.sampling.draw import best
+from aegaeon_worker.sampling.draws import Draws, drawn_tokens
+from aegaeon_worker.sampling.filters import FilterKind, Filters
 
 #: Blocks of the longest sequence of a pass. Triton compiles anew for numbers that are 1, or
 #: multiples of 16.
@@ -43,12 +47,13 @@ def compile_steps(
 def _steps(
     outline: NativeModel, limits: StepLimits, max_batch: int
 ) -> Iterator[Callable[[], object]]:
-    """Those that a request meets first come first: a prompt, then steps of few sequences."""
+    """Those that a request meets first come first: prompts, sampling, steps of few sequences."""
     shape = outline.kv_shape
     kv = _meta(1, *shape.block_shape, dtype=shape.dtype)
     for query_lens in _passes(limits):
         for width in _TABLE_WIDTHS:
             yield partial(outline.forward, _pass(query_lens, width, kv))
+    yield partial(_sample, outline.vocab_size, max_batch)
     step = outline.decode_step
     assert step is not None
     width = KvShape.blocks_for(outline.max_model_len)
@@ -81,6 +86,19 @@ def _pass(query_lens: Seq[int], width: int, kv: torch.Tensor) -> StepInput:
         kv=kv,
         logit_rows=_meta(count),
     )
+
+
+def _sample(vocab: int, max_batch: int) -> None:
+    """Penalize and draw with every filter; the number of rows is nothing that kernels depend on."""
+    rows, double = 2, torch.float64
+    logits = _meta(rows, vocab, dtype=torch.float32)
+    scales = _meta(5, max_batch, dtype=torch.float32)
+    counts = _meta(max_batch, vocab, dtype=torch.int32)
+    penalize_counted(logits, counts, _meta(rows), scales[2:])
+    _, highest = best(logits)
+    kind = FilterKind(cuts=True, width=1, nucleus=True)
+    filters = Filters(kind, scales[1, :rows], _meta(rows), _meta(rows, dtype=double), None)
+    drawn_tokens(logits, highest, Draws(scales[0, :rows], filters, _meta(rows), _meta(rows)))
 
 
 def _meta(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:

@@ -84,7 +84,7 @@ def penalize_counted(
 
     A count is twice the times that a token was generated, plus 1, or 0 where it is not there.
     """
-    if logits.is_cuda:
+    if logits.device.type != "cpu":
         from aegaeon_worker.kernels.token_penalties import count_and_penalize
 
         count_and_penalize(logits, counts, newest, factors)

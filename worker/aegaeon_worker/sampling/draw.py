@@ -15,7 +15,7 @@ _CHUNK = 128
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The highest logit per row of ``logits`` [R, V]: its token int64 [R], the lowest id among
     equals, and its value [R]. One that is no number counts as the highest."""
-    if logits.is_cuda and len(logits):
+    if logits.device.type != "cpu" and len(logits):
         # In two launches instead of eight. Triton is installed with PyTorch for CUDA only.
         from aegaeon_worker.kernels.decode_rows import choose_best
 
@@ -41,7 +41,7 @@ def draw(weights: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor) ->
     """
     chunks = _chunks(weights)
     sums = chunks.sum(-1)
-    if weights.is_cuda:
+    if weights.device.type != "cpu":
         # In one launch instead of fifty. Triton is installed with PyTorch for CUDA only.
         from aegaeon_worker.kernels.draws import draw_tokens
 

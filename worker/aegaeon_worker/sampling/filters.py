@@ -163,7 +163,7 @@ def _look_further(
 
 def _waits(scores: torch.Tensor) -> bool:
     """Whether it costs nothing to look at results before all of them are there."""
-    return not scores.is_cuda
+    return scores.device.type == "cpu"
 
 
 def _first_above(best: torch.Tensor, goal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
