@@ -166,7 +166,10 @@ class EngineDriver:
         return handles
 
     def wait_pinned(self) -> int:
-        """Wait until nothing is being pinned; the bytes that are."""
+        """Wait until nothing is being pinned or compiled; the bytes that are pinned."""
+        for thread in threading.enumerate():
+            if thread.name == "compiler":
+                thread.join()
         device = self.parts.device
         assert isinstance(device, CudaDevice)
         return device.pins.wait()
