@@ -167,9 +167,8 @@ class EngineDriver:
 
     def wait_pinned(self) -> int:
         """Wait until nothing is being pinned or compiled; the bytes that are pinned."""
-        for thread in threading.enumerate():
-            if thread.name == "compiler":
-                thread.join()
+        while any(thread.name == "compiler" for thread in threading.enumerate()):
+            time.sleep(0.01)
         device = self.parts.device
         assert isinstance(device, CudaDevice)
         return device.pins.wait()
