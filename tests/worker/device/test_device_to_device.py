@@ -6,6 +6,7 @@ On GPUs by ``-k cuda``: two processes on one GPU, and on two where there are two
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -66,8 +67,10 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
     with ExitStack() as stack:
         yield Node(tmp_path, here, there, stack)
     assert here != "cpu" or len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-    left = [path.name for path in tmp_path.glob("device-*")]
+    left = list(tmp_path.glob("device-*"))
     assert len(left) <= 1, "only a process that was killed leaves its folder"
+    for folder in left:  # as the next worker of its index does
+        shutil.rmtree(folder)
 
 
 def test_every_byte_comes_from_the_other_process(node: Node) -> None:
